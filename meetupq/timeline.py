@@ -1,0 +1,435 @@
+"""The history, folded into what a person asks: which attempts had this job, who owned this work, what does ada do?
+
+`Timeline` is the one reading of the events. Pictures, text twins, panels and verdicts all look at it, so they can't
+disagree. It is fed events in the order of the history, all at once or as they come.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from meetupq.history import Event, History, events_of
+
+JobState = Literal["waiting", "in flight", "retrying", "stuck", "dead", "done"]
+JOB_STATES: Final[tuple[JobState, ...]] = ("waiting", "in flight", "retrying", "stuck", "dead", "done")
+WorkerState = Literal["waiting", "working", "frozen", "cut off", "killed", "stopped"]
+ItemState = Literal["free", "held", "suspect", "done"]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One delivery of a job.
+
+    Attributes:
+        number: as the broker counts, from 1.
+        worker: who got it.
+        start: when it was delivered, seconds.
+        until: when the broker's patience with this attempt ends (moved on by heartbeats).
+        end: when the worker's part ended; None while it works.
+        how: how it ended: "acked", "naked", "terminated", "failed" (the worker gave up and said nothing),
+            "killed"; "timed_out" where the worker was still at it when the patience ran out; "" while it works.
+        closed: when the broker stopped waiting for this attempt; None while it waits.
+        beats: when the worker said that it is still at it.
+    """
+
+    number: int
+    worker: str
+    start: float
+    until: float
+    end: float | None = None
+    how: str = ""
+    closed: float | None = None
+    beats: list[float] = field(default_factory=list)
+
+    @property
+    def open(self) -> bool:
+        """Whether the broker still waits for this attempt."""
+        return self.closed is None
+
+
+@dataclass(slots=True)
+class JobLine:
+    """One job's life: a row of the picture of delivery attempts."""
+
+    name: str
+    published: float
+    attempts: list[Attempt] = field(default_factory=list)
+    exhausted: float | None = None
+    exhausted_source: str = ""
+    dead: float | None = None
+    reason: str = ""
+    deliveries: int = 0
+    redriven: list[float] = field(default_factory=list)
+    done: float | None = None
+    late: bool = False
+
+    @property
+    def state(self) -> JobState:
+        """Where the job is: the six states exclude each other, so their counts add up to the jobs published."""
+        if self.done is not None:
+            return "done"
+        if self.dead is not None:
+            return "dead"
+        if self.exhausted is not None:
+            return "stuck"
+        if not self.attempts or (self.redriven and self.redriven[-1] > self.attempts[-1].start):
+            return "waiting"
+        return "in flight" if self.attempts[-1].open else "retrying"
+
+    def attempt(self, number: int, worker: str) -> Attempt | None:
+        """The latest attempt of this number by this worker, if it is known."""
+        for attempt in reversed(self.attempts):
+            if attempt.number == number and attempt.worker == worker:
+                return attempt
+        return None
+
+
+@dataclass(slots=True)
+class Ownership:
+    """One stretch of time in which one worker held one lease.
+
+    Attributes:
+        worker: the owner.
+        token: the revision of the claim, the fencing token; it grows from owner to owner.
+        start: when it was claimed, seconds.
+        until: the nominal expiry as of the last renewal that is known.
+        renewals: when it was renewed.
+        gone: when the owner was killed, frozen or cut off while it held the lease.
+        end: when the ownership ended; None while the lease stands.
+        how: "released", "finished", "lost" or "expired".
+        ended_by: the event source that said so.
+        reclaimed: whether this ownership took over from an owner whose lease had run out.
+    """
+
+    worker: str
+    token: int
+    start: float
+    until: float
+    renewals: list[float] = field(default_factory=list)
+    gone: float | None = None
+    end: float | None = None
+    how: str = ""
+    reclaimed: bool = False
+
+
+@dataclass(slots=True)
+class ItemLine:
+    """One work item's life: a row of the picture of lease ownership."""
+
+    name: str
+    added: float
+    ownerships: list[Ownership] = field(default_factory=list)
+    finished: float | None = None
+    progress: str = ""
+
+    @property
+    def owner(self) -> Ownership | None:
+        """The ownership that stands, if one does."""
+        return self.ownerships[-1] if self.ownerships and self.ownerships[-1].end is None else None
+
+    @property
+    def state(self) -> ItemState:
+        if self.finished is not None:
+            return "done"
+        if self.owner is None:
+            return "free"
+        return "held" if self.owner.gone is None else "suspect"
+
+
+@dataclass(slots=True)
+class WorkerLine:
+    """What one worker does now."""
+
+    name: str
+    role: str
+    state: WorkerState
+    since: float
+    holds: str = ""
+    attempt: int = 0
+    held_since: float = 0.0
+
+
+@dataclass(slots=True)
+class Outage:
+    """A stretch without a broker; `end` is None while it lasts."""
+
+    start: float
+    how: str
+    end: float | None = None
+
+
+class Timeline:
+    """The fold of a history. `feed` it events in order; then read `jobs`, `items`, `workers`, `outages`."""
+
+    def __init__(self, events: History | Iterable[Event] = ()) -> None:
+        self.jobs: dict[str, JobLine] = {}
+        self.items: dict[str, ItemLine] = {}
+        self.workers: dict[str, WorkerLine] = {}
+        self.outages: list[Outage] = []
+        self.last = 0.0
+        self.seen = 0
+        self._active: dict[str, None] = {}
+        self.feed(events_of(events))
+
+    def feed(self, events: Iterable[Event]) -> None:
+        """Take in the next events."""
+        for event in events:
+            self.seen += 1
+            self.last = max(self.last, event.at)
+            if fold := getattr(self, f"_on_{event.kind}", None):
+                fold(event)
+
+    @property
+    def counts(self) -> dict[JobState, int]:
+        """How many jobs are in each state; the sum is the number of jobs that were published."""
+        counted = Counter(job.state for job in self.jobs.values())
+        return {state: counted[state] for state in JOB_STATES}
+
+    @property
+    def moving(self) -> bool:
+        """Whether the picture changes with time alone: an attempt or a lease is open."""
+        return any(self.jobs[name].state == "in flight" for name in self._active) or any(
+            item.owner is not None for item in self.items.values()
+        )
+
+    def overdue(self, now: float) -> list[tuple[JobLine, Attempt]]:
+        """The attempts for which the broker's patience has run out and nothing else was said yet."""
+        late = []
+        for name in self._active:
+            job = self.jobs[name]
+            late += [(job, attempt) for attempt in job.attempts[-1:] if attempt.open and attempt.until <= now]
+        return late
+
+    def holder(self, job: str) -> str:
+        """The worker that had the job last; "" if none had it."""
+        line = self.jobs.get(job)
+        return line.attempts[-1].worker if line and line.attempts else ""
+
+    # --- the queue half ----------------------------------------------------------------------------
+
+    def _job(self, event: Event) -> JobLine:
+        if event.job not in self.jobs:
+            self.jobs[event.job] = JobLine(event.job, event.at)
+        return self.jobs[event.job]
+
+    def _on_published(self, event: Event) -> None:
+        self._job(event)
+
+    def _on_delivered(self, event: Event) -> None:
+        job = self._job(event)
+        if job.attempts and job.attempts[-1].open:
+            # The broker gave it to somebody else: its patience with the last attempt is over, heard or not.
+            self._close(job.attempts[-1], event.at)
+        job.attempts.append(Attempt(event.attempt, event.worker, event.at, event.until))
+        self._active[job.name] = None
+        self._hold(event)
+
+    def _on_progressed(self, event: Event) -> None:
+        if attempt := self._job(event).attempt(event.attempt, event.worker):
+            attempt.beats.append(event.at)
+            attempt.until = max(attempt.until, event.until)
+
+    def _on_acked(self, event: Event) -> None:
+        job = self._job(event)
+        self._end(job, event, "acked")
+        job.late = job.exhausted is not None or job.dead is not None or bool(job.attempts and job.attempts[-1].open)
+        if job.dead is None:
+            job.done = event.at
+            self._active.pop(job.name, None)
+
+    def _on_naked(self, event: Event) -> None:
+        self._end(self._job(event), event, "naked", closes=True)
+
+    def _on_terminated(self, event: Event) -> None:
+        self._end(self._job(event), event, "terminated", closes=True)
+
+    def _on_failed(self, event: Event) -> None:
+        self._end(self._job(event), event, "failed", closes=False)
+
+    def _on_timed_out(self, event: Event) -> None:
+        job = self._job(event)
+        attempt = job.attempt(event.attempt, event.worker)
+        if attempt and attempt.open:
+            self._close(attempt, event.at)
+
+    def _on_exhausted(self, event: Event) -> None:
+        job = self._job(event)
+        if job.done is None and job.dead is None:
+            job.exhausted = job.exhausted if job.exhausted is not None else event.at
+            # What the broker says counts more than what was inferred.
+            job.exhausted_source = "broker" if "broker" in (event.source, job.exhausted_source) else event.source
+            if job.attempts and job.attempts[-1].open:
+                self._close(job.attempts[-1], event.at)
+            self._active.pop(job.name, None)
+
+    def _on_dead_lettered(self, event: Event) -> None:
+        job = self._job(event)
+        job.dead, job.reason, job.deliveries = event.at, event.detail, event.attempt
+        job.exhausted = job.exhausted if job.exhausted is not None else event.at
+        if job.attempts and job.attempts[-1].open:
+            self._close(job.attempts[-1], event.at)
+        self._active.pop(job.name, None)
+
+    def _on_redriven(self, event: Event) -> None:
+        job = self._job(event)
+        job.redriven.append(event.at)
+        job.dead = job.exhausted = job.done = None
+        job.exhausted_source = ""
+
+    def _on_late_success(self, event: Event) -> None:
+        job = self._job(event)
+        job.late, job.dead = True, None
+        job.done = job.done if job.done is not None else event.at
+        self._active.pop(job.name, None)
+
+    def _end(self, job: JobLine, event: Event, how: str, closes: bool = True) -> None:
+        attempt = job.attempt(event.attempt, event.worker)
+        if attempt:
+            if attempt.end is None or attempt.how == "timed_out":
+                attempt.end, attempt.how = event.at, how
+            if closes and attempt.open:
+                attempt.closed = event.at
+        self._let_go(event.worker, event.job, event.at)
+
+    @staticmethod
+    def _close(attempt: Attempt, at: float) -> None:
+        attempt.closed = min(at, attempt.until) if attempt.until > attempt.start else at
+        if attempt.end is None:
+            attempt.end, attempt.how = attempt.closed, "timed_out"
+
+    # --- the lease half ----------------------------------------------------------------------------
+
+    def _item(self, event: Event) -> ItemLine:
+        if event.job not in self.items:
+            self.items[event.job] = ItemLine(event.job, event.at)
+        return self.items[event.job]
+
+    def _owned(self, event: Event) -> Ownership | None:
+        """The latest ownership by the event's worker (by anybody, where the event names none)."""
+        for ownership in reversed(self._item(event).ownerships):
+            if not event.worker or ownership.worker == event.worker:
+                return ownership
+        return None
+
+    def _on_added(self, event: Event) -> None:
+        self._item(event)
+
+    def _on_claimed(self, event: Event, reclaimed: bool = False) -> None:
+        item = self._item(event)
+        if (last := item.owner) is not None:
+            # A new claim proves that the one before it ended, whoever has said so.
+            last.end, last.how = min(event.at, max(last.until, last.start)), "expired"
+        item.ownerships.append(Ownership(event.worker, event.revision, event.at, event.until, reclaimed=reclaimed))
+        self._hold(event)
+
+    def _on_reclaimed(self, event: Event) -> None:
+        self._on_claimed(event, reclaimed=True)
+
+    def _on_renewed(self, event: Event) -> None:
+        ownership = self._owned(event)
+        if ownership and ownership.end is None:
+            ownership.renewals.append(event.at)
+            ownership.until = max(ownership.until, event.until)
+
+    def _on_released(self, event: Event) -> None:
+        self._end_ownership(event, "released")
+
+    def _on_lost(self, event: Event) -> None:
+        self._end_ownership(event, "lost")
+
+    def _on_expired(self, event: Event) -> None:
+        self._end_ownership(event, "expired")
+
+    def _on_finished(self, event: Event) -> None:
+        self._item(event).finished = event.at
+        self._end_ownership(event, "finished")
+
+    def _on_checkpointed(self, event: Event) -> None:
+        self._item(event).progress = event.detail
+
+    def _end_ownership(self, event: Event, how: str) -> None:
+        ownership = self._owned(event)
+        if ownership and (ownership.end is None or how == "finished"):
+            ownership.end = event.at if ownership.end is None else ownership.end
+            ownership.how = how
+        self._let_go(event.worker, event.job, event.at)
+
+    # --- workers and broker ------------------------------------------------------------------------
+
+    def _worker(self, event: Event) -> WorkerLine:
+        if event.worker not in self.workers:
+            role = "leases" if event.job in self.items else "queue"
+            self.workers[event.worker] = WorkerLine(event.worker, role, "waiting", event.at)
+        return self.workers[event.worker]
+
+    def _hold(self, event: Event) -> None:
+        worker = self._worker(event)
+        if worker.state in ("waiting", "working"):
+            worker.state, worker.since = "working", event.at
+        worker.holds, worker.attempt, worker.held_since = event.job, event.attempt, event.at
+
+    def _let_go(self, name: str, job: str, at: float) -> None:
+        worker = self.workers.get(name)
+        if worker and worker.holds == job:
+            worker.holds = ""
+            if worker.state == "working":
+                worker.state, worker.since = "waiting", at
+
+    def _become(self, event: Event, state: WorkerState) -> WorkerLine:
+        worker = self._worker(event)
+        worker.state, worker.since = state, event.at
+        return worker
+
+    def _on_started(self, event: Event) -> None:
+        worker = self._become(event, "waiting")
+        worker.role, worker.holds, worker.attempt = event.detail.partition(" ")[0] or worker.role, "", 0
+
+    def _on_stopped(self, event: Event) -> None:
+        self._become(event, "stopped").holds = ""
+
+    def _on_killed(self, event: Event) -> None:
+        self._become(event, "killed")
+        self._gone(event)
+        for name in self._active:
+            for attempt in self.jobs[name].attempts:
+                if attempt.worker == event.worker and attempt.end is None:
+                    attempt.end, attempt.how = event.at, "killed"
+
+    def _on_frozen(self, event: Event) -> None:
+        self._become(event, "frozen")
+        self._gone(event)
+
+    def _on_cut(self, event: Event) -> None:
+        self._become(event, "cut off")
+        self._gone(event)
+
+    def _on_thawed(self, event: Event) -> None:
+        self._back(event)
+
+    def _on_restored(self, event: Event) -> None:
+        self._back(event)
+
+    def _gone(self, event: Event) -> None:
+        for item in self.items.values():
+            if item.owner and item.owner.worker == event.worker and item.owner.gone is None:
+                item.owner.gone = event.at
+
+    def _back(self, event: Event) -> None:
+        worker = self._worker(event)
+        self._become(event, "working" if worker.holds else "waiting")
+        for item in self.items.values():
+            if item.owner and item.owner.worker == event.worker:
+                item.owner.gone = None
+
+    def _on_broker_started(self, event: Event) -> None:
+        if self.outages and self.outages[-1].end is None:
+            self.outages[-1].end = event.at
+
+    def _on_broker_stopped(self, event: Event) -> None:
+        self.outages.append(Outage(event.at, "stopped"))
+
+    def _on_broker_killed(self, event: Event) -> None:
+        self.outages.append(Outage(event.at, "killed"))
