@@ -63,8 +63,8 @@ class Event:
 
     def __str__(self) -> str:
         words = [f"{self.at:.2f} s", self.kind, self.job, self.worker and f"by {self.worker}"]
-        words += [self.attempt and f"attempt {self.attempt}", self.detail and f"({self.detail})"]
-        return " ".join(str(word) for word in words if word)
+        words += [f"attempt {self.attempt}" if self.attempt else "", self.detail and f"({self.detail})"]
+        return " ".join(word for word in words if word)
 
 
 _FIELDS: Final = tuple((field.name, str(field.type)) for field in fields(Event))

@@ -216,7 +216,9 @@ class Timeline:
         return self.jobs[event.job]
 
     def _on_published(self, event: Event) -> None:
-        self._job(event)
+        # A fast worker can have the job before its publisher has the receipt.
+        job = self._job(event)
+        job.published = min(job.published, event.at)
 
     def _on_delivered(self, event: Event) -> None:
         job = self._job(event)
@@ -308,9 +310,9 @@ class Timeline:
         return self.items[event.job]
 
     def _owned(self, event: Event) -> Ownership | None:
-        """The latest ownership by the event's worker (by anybody, where the event names none)."""
+        """The ownership that the event is about: by its token, or else the latest by its worker."""
         for ownership in reversed(self._item(event).ownerships):
-            if not event.worker or ownership.worker == event.worker:
+            if event.revision == ownership.token or (not event.revision and event.worker == ownership.worker):
                 return ownership
         return None
 

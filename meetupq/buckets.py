@@ -1,0 +1,37 @@
+"""Reading KV buckets raw: nats-py shows the broker's expiry markers as ordinary entries with an empty value."""
+
+from __future__ import annotations
+
+from nats.js import JetStreamContext
+from nats.js.api import RawStreamMsg
+from nats.js.errors import NotFoundError
+
+from meetupq import subjects
+
+
+async def last_entry(jetstream: JetStreamContext, bucket: str, key: str) -> RawStreamMsg | None:
+    """The last message of a key, whatever it is; None if there is none."""
+    try:
+        return await jetstream.get_last_msg(f"KV_{bucket}", f"$KV.{bucket}.{key}")
+    except NotFoundError:
+        return None
+
+
+async def entries(jetstream: JetStreamContext, bucket: str) -> dict[str, RawStreamMsg]:
+    """The last message of every key, read one by one from the stream: the truth, also when a watcher is blind."""
+    prefix = f"$KV.{bucket}."
+    info = await jetstream.stream_info(f"KV_{bucket}", subjects_filter=f"{prefix}>")
+    keys = sorted(subject.removeprefix(prefix) for subject in info.state.subjects or {})
+    found = {key: await last_entry(jetstream, bucket, key) for key in keys}
+    return {key: entry for key, entry in found.items() if entry is not None}
+
+
+def is_free(entry: RawStreamMsg) -> bool:
+    """Whether this last message of a key says that nobody owns it: an expiry marker, or a tombstone of a release."""
+    headers = entry.headers or {}
+    return subjects.MARKER_REASON in headers or subjects.KV_OPERATION in headers
+
+
+def has_expired(entry: RawStreamMsg) -> bool:
+    """Whether this message is the broker's own note that the key's TTL ran out."""
+    return subjects.MARKER_REASON in (entry.headers or {})

@@ -1,0 +1,185 @@
+"""The crew: launches workers by name, stops them politely, and kills them as honestly as a task can be killed.
+
+A task shares its process with us, so a kill must not be kinder than SIGKILL: its connection is cut with everything that
+still waits to be sent, then the task is dropped. The broker sees what it would see of a machine that lost power.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from nats.aio.client import Client
+
+from meetupq import subjects
+from meetupq.broker import Broker, sever
+from meetupq.errors import MeetupqError, UnknownWorker, WorkerBusy
+from meetupq.history import History
+from meetupq.leases import Leases
+from meetupq.timing import Timing
+from meetupq.work_items import WorkItems
+from meetupq.work_queue import WorkQueue
+from meetupq.workers import LeaseWorker, QueueWorker
+
+Role = Literal["queue", "leases"]
+Report = Callable[[str, BaseException], None]
+
+
+@dataclass
+class _Member:
+    name: str
+    role: Role
+    priority: str
+    client: Client | None = None
+    worker: QueueWorker | LeaseWorker | None = None
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def at_work(self) -> bool:
+        return self.task is not None and not self.task.done()
+
+
+class Crew:
+    """The workers of one broker, by name.
+
+    Args:
+        broker: where they work.
+        timing, history: passed on to them.
+        report: called with a sentence and the exception when a worker crashes by itself.
+    """
+
+    def __init__(self, broker: Broker, timing: Timing, history: History, report: Report | None = None) -> None:
+        self.broker = broker
+        self.timing = timing
+        self.history = history
+        self._report = report or (lambda what, error: None)
+        self._members: dict[str, _Member] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """All that were ever launched, in that order."""
+        return list(self._members)
+
+    @property
+    def at_work(self) -> list[str]:
+        """Those whose task runs now."""
+        return [name for name, member in self._members.items() if member.at_work]
+
+    def _member(self, name: str) -> _Member:
+        if name not in self._members:
+            known = ", ".join(self._members) or "none is launched yet"
+            raise UnknownWorker(f"no worker is called {name!r}; the workers are: {known}")
+        return self._members[name]
+
+    async def launch(self, name: str, role: Role = "queue", *, priority: str = "high") -> None:
+        """Start a worker.
+
+        Raises:
+            WorkerBusy: one of this name is at work.
+            NameInvalid, BrokerUnreachable; UnknownWorker for an unknown role.
+        """
+        subjects.checked(name, "the worker")
+        if role not in ("queue", "leases"):
+            raise UnknownWorker(f"no worker has the role {role!r}: choose 'queue' or 'leases'")
+        if name in self._members and self._members[name].at_work:
+            raise WorkerBusy(f"{name} is at work already: stop or kill it first, or choose another name")
+        member = _Member(name, role, priority)
+        member.client = await self.broker.connect(name)
+        try:
+            if role == "queue":
+                queue = WorkQueue(member.client, self.timing, self.history)
+                member.worker = QueueWorker(name, queue, priority=priority)
+            else:
+                leases, items = Leases(member.client, self.timing, self.history), WorkItems(member.client)
+                await leases.ensure()
+                await items.ensure()
+                member.worker = LeaseWorker(name, leases, items)
+        except BaseException:
+            await member.client.close()
+            raise
+        self._members[name] = member
+        self.history.append("started", worker=name, detail=f"{role} {priority}" if role == "queue" else role)
+        member.task = asyncio.create_task(member.worker.run(), name=f"worker {name}")
+        member.task.add_done_callback(lambda task: self._ended(member, task))
+
+    def _ended(self, member: _Member, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()):
+            self.history.append("killed", worker=member.name, source="worker", detail=f"crashed: {error}")
+            self._report(f"worker {member.name} crashed", error)
+
+    def is_at_work(self, name: str, role: Role | None = None) -> bool:
+        """Whether a worker of this name (and role) is at work now."""
+        member = self._members.get(name)
+        return member is not None and member.at_work and role in (None, member.role)
+
+    async def relaunch(self, name: str) -> str:
+        """Start a worker that was stopped or killed again, in its old role.
+
+        Raises:
+            UnknownWorker, WorkerBusy.
+        """
+        member = self._member(name)
+        await self.launch(name, member.role, priority=member.priority)
+        return f"{name} is at work again"
+
+    async def stop(self, name: str, *, within: float = 30.0) -> str:
+        """Let a worker finish (a job) or hand back (a lease) what it holds, then end it. Returns what happened.
+
+        Raises:
+            UnknownWorker: no such name.
+            MeetupqError: it did not finish in time; it is still at work.
+        """
+        member = self._member(name)
+        if not member.at_work:
+            return f"{name} is not at work; nothing was changed"
+        assert member.worker and member.task and member.client
+        member.worker.stop()
+        done, _ = await asyncio.wait({member.task}, timeout=within)
+        if not done:
+            raise MeetupqError(f"{name} did not finish within {within:g} s; wait for it, or kill it")
+        if not member.task.cancelled() and member.task.exception() is None:
+            self.history.append("stopped", worker=name)
+        await member.client.close()
+        return f"{name} finished and stopped"
+
+    async def kill(self, name: str) -> str:
+        """End a worker in the middle of whatever it does. Returns what happened; killing a dead one changes nothing.
+
+        Raises:
+            UnknownWorker: no such name.
+        """
+        member = self._member(name)
+        if not member.at_work:
+            return f"{name} is dead already; nothing was changed"
+        assert member.task and member.client
+        # In one step of the loop, before anything is awaited: the cut comes first, so that whatever the dying task
+        # still does reaches nobody.
+        self.history.append("killed", worker=name)
+        member.task.cancel()
+        await sever(member.client)
+        await _drop(member.task)
+        return f"{name} was killed"
+
+    async def kill_all(self, role: Role | None = None) -> str:
+        """Kill everybody who is at work (in a role)."""
+        victims = [name for name in self.at_work if self.is_at_work(name, role)]
+        for name in victims:
+            await self.kill(name)
+        return f"killed: {', '.join(victims)}" if victims else "nobody was at work; nothing was changed"
+
+    async def close(self) -> None:
+        """End all workers without ceremony; nothing is recorded. Twice does no harm."""
+        for member in self._members.values():
+            if member.client:
+                await sever(member.client)
+            if member.task:
+                await _drop(member.task)
+
+
+async def _drop(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it is gone: nats-py turns a cancelled wait on a closed connection into an error of its own."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=0.05)

@@ -1,0 +1,352 @@
+"""The dead letter queue that NATS leaves to you: a keeper that finds dead jobs, keeps them whole, and puts them back.
+
+When a job has used up its deliveries the broker does two things: it stops delivering, and it sends one advisory, a
+plain message that is gone if nobody listens. The job stays in its stream. So the keeper works in two ways:
+
+- it listens to the advisory, which is fast;
+- it sweeps, which is certain. An advisory is only sent while some worker's pull request waits; with all workers dead
+  the broker says nothing. The sweep therefore sends a pull request that can't be served (at most 1 byte): the broker
+  looks at its queue, notices the exhausted jobs, and counts no delivery. Then it reads the consumer's state: whatever
+  is still in the stream at or below the ack floor will never be delivered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NoReturn
+
+import nats.errors
+import nats.js.errors
+from nats.js.api import RawStreamMsg, RetentionPolicy, StorageType, StreamConfig
+
+from meetupq import subjects
+from meetupq.broker import asking
+from meetupq.errors import BrokerUnreachable, LetterUnknown, QueueError
+from meetupq.work_queue import WorkQueue
+
+GRACE = 10.0
+"""Seconds that a keeper leaves to another one, which has written a letter, to remove the original too."""
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A job that died, whole.
+
+    Attributes:
+        number: its place in the stream of dead letters; what `redrive` takes.
+        job, subject, payload, headers: as published.
+        reason: why it is here.
+        deliveries: how many times it was tried.
+        last_worker: who had it last; "" if unknown.
+        at: when it was put here, by the broker's clock.
+    """
+
+    number: int
+    job: str
+    subject: str
+    payload: bytes
+    headers: dict[str, str]
+    reason: str
+    deliveries: int
+    last_worker: str
+    at: datetime | None
+
+    @property
+    def kind(self) -> str:
+        """The type of the job: the last part of its subject."""
+        return self.subject.rpartition(".")[2]
+
+
+class DeadLetters:
+    """The stream of dead letters and its keeper, for one work queue.
+
+    Args:
+        queue: whose dead jobs are kept; its connection is used too.
+    """
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self.queue = queue
+        self.history = queue.history
+        self._jetstream = queue.client.jetstream(timeout=2)
+        self._buried: set[int] = set()
+        self._first_seen: dict[int, float] = {}
+        self._one_at_a_time = asyncio.Lock()
+
+    async def ensure(self) -> None:
+        """Create the stream of dead letters. Can be run again at any time.
+
+        Raises:
+            QueueError: a stream of this name with other settings exists.
+        """
+        with asking(f"set up the stream {subjects.DEAD}", QueueError):
+            await self._jetstream.add_stream(
+                StreamConfig(
+                    name=subjects.DEAD,
+                    subjects=["dead.>"],
+                    retention=RetentionPolicy.LIMITS,
+                    storage=StorageType.FILE,
+                )
+            )
+
+    async def run(self, sweeps: Callable[[], bool] = lambda: True) -> NoReturn:
+        """Keep dead letters until cancelled. A broker that goes away is waited for.
+
+        Args:
+            sweeps: asked before every sweep; a lesson says no to show what the advisory alone is worth.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen(), name="dead letters: listen")
+            while True:
+                try:
+                    if sweeps():
+                        await self.sweep()
+                except (BrokerUnreachable, QueueError):
+                    # The broker is away or restarting. What is missed now, the next sweep finds.
+                    pass
+                await asyncio.sleep(self.queue.timing.sweep)
+
+    async def _listen(self) -> None:
+        advisories = await self.queue.client.subscribe(f"{subjects.MAX_DELIVERIES}.{subjects.JOBS}.*")
+        async for message in advisories.messages:
+            advisory = json.loads(message.data)
+            sequence, deliveries = advisory["stream_seq"], advisory["deliveries"]
+            self.history.append(
+                "exhausted",
+                self._job_at(sequence),
+                attempt=deliveries,
+                revision=sequence,
+                source="broker",
+                detail="MAX_DELIVERIES advisory",
+            )
+            try:
+                await self.bury(sequence, deliveries)
+            except (BrokerUnreachable, QueueError):
+                continue  # the sweep tries again
+
+    async def sweep(self) -> int:
+        """Find every dead job without any worker's help, and keep it. Returns how many were kept by this call.
+
+        Raises:
+            BrokerUnreachable, QueueError.
+        """
+        kept = 0
+        for priority in self.queue.priorities:
+            await self._nudge(priority)
+            async for sequence in self._given_up(priority):
+                kept += await self.bury(sequence, self.queue.timing.max_deliver)
+        return kept
+
+    async def _nudge(self, priority: str) -> None:
+        """A pull request that no job fits into: it makes the broker look for exhausted jobs and changes nothing else.
+
+        The broker notices max_deliver only while it looks for something to deliver, and it looks only while a pull
+        waits (server: consumer.go, loopAndGatherMsgs and getNextMsg). The request is refused with 409.
+        """
+        request = {"batch": 1, "max_bytes": 1, "expires": 100_000_000}
+        with asking(f"nudge the consumer of priority {priority}", QueueError):
+            inbox = self.queue.client.new_inbox()
+            answer = await self.queue.client.subscribe(inbox, max_msgs=1)
+            subject = f"{subjects.PULL}.{subjects.JOBS}.{subjects.consumer(priority)}"
+            await self.queue.client.publish(subject, json.dumps(request).encode(), reply=inbox)
+            try:
+                await answer.next_msg(timeout=1)
+            except nats.errors.TimeoutError:
+                pass
+            finally:
+                await answer.unsubscribe()
+
+    async def _given_up(self, priority: str) -> AsyncIterator[int]:
+        """The sequences of the jobs of a priority that are in the stream and will never be delivered again.
+
+        At or below the ack floor nothing is pending; in a work queue everything acked is gone; so what is left there
+        is exhausted. With nothing pending at all, that holds up to the last sequence delivered.
+        """
+        with asking("find the dead jobs", QueueError):
+            info = await self._jetstream.consumer_info(subjects.JOBS, subjects.consumer(priority))
+            floor = info.ack_floor.stream_seq if info.num_ack_pending else info.delivered.stream_seq
+            sequence = 0
+            while sequence < floor:
+                try:
+                    message = await self._jetstream.get_msg(
+                        subjects.JOBS, seq=sequence + 1, subject=f"{subjects.JOBS}.{priority}.*", next=True
+                    )
+                except nats.js.errors.NotFoundError:
+                    return
+                sequence = message.seq
+                if sequence <= floor:
+                    yield sequence
+
+    async def bury(self, sequence: int, deliveries: int) -> bool:
+        """Copy a dead job, whole, into the dead letters, then remove the original. Safe to repeat, and to interrupt.
+
+        Args:
+            sequence: of the job in its stream.
+            deliveries: how many times it was delivered.
+
+        Returns:
+            Whether this call brought it there; False if it was there already, or if it was acked after all.
+        """
+        async with self._one_at_a_time:
+            if sequence in self._buried:
+                return False
+            with asking(f"keep the dead job {sequence}", QueueError):
+                try:
+                    message = await self._jetstream.get_msg(subjects.JOBS, seq=sequence)
+                except nats.js.errors.NotFoundError:
+                    if not await self._letter_of(sequence):
+                        self._late(sequence)
+                    self._buried.add(sequence)
+                    return False
+                return await self._move(message, deliveries)
+
+    async def _move(self, message: RawStreamMsg, deliveries: int) -> bool:
+        sequence, headers = message.seq, dict(message.headers or {})
+        job = headers.get(subjects.JOB) or f"job-{sequence}"
+        reason = f"not acked in {deliveries} deliveries"
+        last_worker = self._last_worker(job)
+        letter = {
+            **headers,
+            subjects.MSG_ID: f"{subjects.JOBS}-{message.time:%Y%m%dT%H%M%S.%f}-{sequence}",
+            subjects.EXPECTED_LAST: "0",  # two keepers, or one that died half-way: only the first copy is stored
+            subjects.JOB: job,
+            subjects.REASON: reason,
+            subjects.DELIVERIES: str(deliveries),
+            subjects.LAST_WORKER: last_worker,
+            subjects.SEQUENCE: str(sequence),
+        }
+        started = time.monotonic()
+        try:
+            receipt = await self._jetstream.publish(
+                subjects.dead_subject(sequence, message.subject), message.data or b"", headers=letter
+            )
+            mine = not receipt.duplicate
+        except nats.js.errors.BadRequestError as error:
+            if error.err_code not in (10071, 10164):  # "wrong last sequence": there is a letter already
+                raise
+            mine = False
+        if not mine:
+            # Another keeper wrote the letter and is about to remove the original. Only if it seems to have died is
+            # that up to us: else it could take our removal for a late ack, and withdraw the only copy.
+            seen = self._first_seen.setdefault(sequence, started)
+            if started - seen < GRACE:
+                return False
+        try:
+            await self._jetstream.delete_msg(subjects.JOBS, sequence)
+        except nats.js.errors.APIError:
+            # Gone in this very moment: acked by a worker that came late, so the job is done, not dead.
+            if mine and time.monotonic() - started < GRACE / 2:
+                await self._jetstream.delete_msg(subjects.DEAD, receipt.seq)
+                self._late(sequence)
+                self._buried.add(sequence)
+                return False
+        self._buried.add(sequence)
+        self._first_seen.pop(sequence, None)
+        self.history.append(
+            "dead_lettered",
+            job,
+            last_worker,
+            attempt=deliveries,
+            revision=sequence,
+            source="broker",
+            detail=reason,
+        )
+        return True
+
+    async def _letter_of(self, sequence: int) -> bool:
+        try:
+            await self._jetstream.get_last_msg(subjects.DEAD, subjects.dead_subject(sequence, ">"))
+        except nats.js.errors.NotFoundError:
+            return False
+        return True
+
+    def _late(self, sequence: int) -> None:
+        if job := self._job_at(sequence):
+            detail = "acked after the broker had given up on it"
+            self.history.append("late_success", job, revision=sequence, source="inferred", detail=detail)
+
+    def _job_at(self, sequence: int) -> str:
+        return next(
+            (
+                e.job
+                for e in reversed(self.history.snapshot())
+                if e.revision == sequence and e.kind in ("published", "delivered")
+            ),
+            f"job-{sequence}",
+        )
+
+    def _last_worker(self, job: str) -> str:
+        return next(
+            (e.worker for e in reversed(self.history.snapshot()) if e.kind == "delivered" and e.job == job),
+            "",
+        )
+
+    async def letters(self) -> list[DeadLetter]:
+        """All dead letters, oldest first."""
+        letters: list[DeadLetter] = []
+        with asking("read the dead letters", QueueError):
+            while True:
+                try:
+                    after = letters[-1].number + 1 if letters else 1
+                    message = await self._jetstream.get_msg(subjects.DEAD, seq=after, subject="dead.>", next=True)
+                except nats.js.errors.NotFoundError:
+                    return letters
+                letters.append(_letter(message))
+
+    async def redrive(self, number: int) -> str:
+        """Put one dead letter back into the queue, as a new message with its attempts starting at 1 again.
+
+        It gets a new Msg-Id: with the old one the broker would drop it in silence inside its duplicate window, two
+        minutes by default. The Msg-Id depends on the letter only, so a redrive that was cut off can be repeated.
+
+        Returns:
+            The job's name.
+
+        Raises:
+            LetterUnknown: there is no letter of this number (any more).
+        """
+        with asking(f"read the dead letter {number}", QueueError):
+            try:
+                letter = _letter(await self._jetstream.get_msg(subjects.DEAD, seq=number))
+            except nats.js.errors.NotFoundError:
+                raise LetterUnknown(
+                    f"there is no dead letter {number}: it was redriven or removed already; list letters() again"
+                ) from None
+        _, priority, kind = letter.subject.split(".")
+        self.history.append("redriven", letter.job, revision=number, detail="put back into the queue")
+        await self.queue.publish(
+            letter.job,
+            letter.payload,
+            kind=kind,
+            priority=priority,
+            headers=letter.headers,
+            message_id=f"{letter.job}.redrive-{number}-{letter.at:%Y%m%dT%H%M%S.%f}",
+        )
+        with asking(f"remove the dead letter {number}", QueueError):
+            await self._jetstream.delete_msg(subjects.DEAD, number)
+        return letter.job
+
+    async def redrive_all(self) -> list[str]:
+        """Put every dead letter back. Returns the jobs' names, oldest letter first."""
+        return [await self.redrive(letter.number) for letter in await self.letters()]
+
+
+def _letter(message: RawStreamMsg) -> DeadLetter:
+    headers = dict(message.headers or {})
+    kept = {name: value for name, value in headers.items() if not name.startswith(("Meetupq-", "Nats-"))}
+    deliveries = headers.get(subjects.DELIVERIES, "0")
+    return DeadLetter(
+        number=message.seq,
+        job=headers.get(subjects.JOB, ""),
+        subject=message.subject.split(".", 2)[2],
+        payload=message.data or b"",
+        headers=kept,
+        reason=headers.get(subjects.REASON, ""),
+        deliveries=int(deliveries) if deliveries.isdigit() else 0,
+        last_worker=headers.get(subjects.LAST_WORKER, ""),
+        at=message.time,
+    )

@@ -1,0 +1,77 @@
+"""The guard: a small process that owns one nats-server and its folder, and outlives neither us nor them.
+
+It runs as a script of its own (`python guard.py FOLDER`), in a session of its own, and imports nothing of meetupq, so
+that it starts in some 25 ms. It takes orders as JSON lines on stdin and answers on stdout:
+
+    {"start": [argv]}     -> {"pid": 123}, and {"exit": -9} when that process ends
+    {"signal": 15}        sends the signal to the process
+
+When stdin ends, for whatever reason, our crash or SIGKILL included, it ends the server and removes the folder.
+A process in a session of its own survives the Ctrl-C (and Jupyter's interrupt) that is meant for a cell.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before any fork
+
+
+def die_with_the_guard() -> None:
+    """Runs in the forked child: ask the Linux kernel to kill the server if the guard itself is killed."""
+    assert LIBC
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)
+    folder = sys.argv[1]
+    process = None
+
+    def say(**message: int) -> None:
+        # After our side is gone nobody reads this; the end of stdin tells the guard what to do.
+        with contextlib.suppress(OSError):
+            print(json.dumps(message), flush=True)
+
+    def report_exit(started: "subprocess.Popen[bytes]") -> None:
+        say(exit=started.wait())
+
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "start" in order:
+            # Forked on this thread on purpose: PDEATHSIG follows the forking thread, and this one lives to the end.
+            process = subprocess.Popen(
+                order["start"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                preexec_fn=die_with_the_guard if LIBC else None,
+            )
+            say(pid=process.pid)
+            threading.Thread(target=report_exit, args=(process,), daemon=True).start()
+        elif "signal" in order and process is not None:
+            process.send_signal(order["signal"])
+
+    if process is not None and process.poll() is None:
+        if hasattr(signal, "SIGCONT"):
+            process.send_signal(signal.SIGCONT)  # a frozen server can't hear the polite request
+        process.terminate()
+        try:
+            process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

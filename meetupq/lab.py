@@ -1,0 +1,269 @@
+"""The lab: the one object that a notebook holds, and the only bridge between the notebook's thread and the stage's.
+
+The stage lives on a thread with an event loop of its own. On the kernel's loop it would stand still whenever a cell
+computes or sleeps: the broker would then cut it off, redeliver its jobs, and the picture would show our own fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Self, TypeVar
+
+from nats.aio.client import Client
+
+from meetupq.crew import Role
+from meetupq.dead_letters import DeadLetter
+from meetupq.errors import BackgroundFailure, LabClosed, MeetupqError
+from meetupq.history import Condition, Event, History
+from meetupq.roster import Claim
+from meetupq.stage import Failure, Stage
+from meetupq.timing import Timing
+
+T = TypeVar("T")
+CALL_LIMIT = 15.0
+_open_labs: dict[str, Lab] = {}
+
+
+class Lab:
+    """A stage that is open from the first line to `close()`: `lab = meetupq.Lab()`.
+
+    Calls from a cell hand over to the stage's thread and come back with the result. Waits are awaited:
+    `await lab.until("acked", job="resize-1")`. If a background task has failed, the next call raises that.
+
+    Args:
+        timing: "talk", "class", "ci", a `Timing`, or None for MEETUPQ_TIMING or "class".
+        url: of a NATS server that runs already (or MEETUPQ_NATS_URL); it is used, and never stopped or wiped.
+        name: opening a lab closes the one of the same name that this kernel has open, so that a cell can be run twice.
+
+    Raises:
+        BrokerError and its kinds, TimingError: one sentence each; nothing is left behind.
+    """
+
+    def __init__(self, timing: Timing | str | None = None, *, url: str | None = None, name: str = "lab") -> None:
+        earlier = _open_labs.pop(name, None)
+        self._replaced = earlier is not None
+        if earlier:
+            earlier._shut()
+        self.name = name
+        self._stage = Stage(timing, url=url)
+        self._raised = 0
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=f"meetupq {name}", daemon=True)
+        self._thread.start()
+        try:
+            self._wait_for(self._stage.open())
+        except BaseException:
+            # An interrupt too: whatever is half open is closed.
+            self._shut()
+            raise
+        _open_labs[name] = self
+        atexit.register(self._shut)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        with contextlib.suppress(RuntimeError):
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return "<Lab: closed>"
+        replaced = "; it replaced the one that was open" if self._replaced else ""
+        return f"<Lab: open, timing {self.timing.name!r}, nats-server {self._stage.broker.version}{replaced}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- the bridge --------------------------------------------------------------------------------
+
+    def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise MeetupqError("this call would wait for itself: from the lab's own thread use the stage's methods")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(CALL_LIMIT)
+        except TimeoutError:
+            if future.done():
+                raise
+            future.cancel()
+            raise MeetupqError(f"the lab did not answer within {CALL_LIMIT:g} s; is the broker up?") from None
+
+    def _call(self, method: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> T:
+        self._check()
+        return self._wait_for(method(*args, **options))
+
+    def _check(self) -> None:
+        """Raise what failed in the background since the last call; then whether the lab is closed."""
+        self._raise_failures()
+        if self._closed:
+            raise LabClosed
+
+    def _raise_failures(self) -> None:
+        news = self._stage.failures[self._raised :]
+        self._raised += len(news)
+        if news:
+            raise BackgroundFailure("; ".join(str(failure) for failure in news)) from news[0].error
+
+    def press(self, action: str, *args: Any, **options: Any) -> None:
+        """Do what a button says: hand `action`, the name of a method of the stage, over and return at once.
+
+        Safe in any thread, and it never blocks; an error shows up as a red line in the panel.
+        """
+        if self._closed:
+            return
+        method: Callable[..., Awaitable[Any]] = getattr(self._stage, action)
+        what = " ".join([action, *map(str, args)])
+        self._loop.call_soon_threadsafe(self._stage.attempt, lambda: method(*args, **options), what)
+
+    # --- what happened -----------------------------------------------------------------------------
+
+    @property
+    def timing(self) -> Timing:
+        """The durations in force."""
+        return self._stage.timing
+
+    @property
+    def history(self) -> History:
+        """All that happened. Raises what failed in the background, so that no check overlooks it."""
+        self._raise_failures()
+        return self._stage.history
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """All background failures so far."""
+        return tuple(self._stage.failures)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    async def until(
+        self,
+        kind: Condition,
+        job: str | None = None,
+        worker: str | None = None,
+        *,
+        count: int = 1,
+        within: float | None = None,
+    ) -> Event:
+        """Wait for an event; see `History.until`. The limit is, by default, long enough for any one job to die."""
+        self._check()
+        limit = 10 + self.timing.time_to_dead + self.timing.lease_ttl if within is None else within
+        return await self._stage.history.until(kind, job, worker, count=count, within=limit)
+
+    async def connect(self, name: str = "learner") -> Client:
+        """A plain nats-py client of the lab's broker, for your own code, on the loop of the caller. Close it yourself."""
+        self._check()
+        return await self._stage.broker.connect(name)
+
+    # --- the queue half ----------------------------------------------------------------------------
+
+    def publish(
+        self,
+        *jobs: str,
+        count: int = 0,
+        kind: str = "resize",
+        priority: str = "high",
+        seconds: float | None = None,
+        poison: bool = False,
+    ) -> list[str]:
+        """Publish jobs by name, or `count` jobs named after their kind; see `Stage.publish`."""
+        return self._call(
+            self._stage.publish, *jobs, count=count, kind=kind, priority=priority, seconds=seconds, poison=poison
+        )
+
+    def poison(self, *jobs: str, seconds: float | None = None) -> list[str]:
+        """Publish a job that fails at every attempt."""
+        return self._call(self._stage.poison, *jobs, seconds=seconds)
+
+    def sweep(self) -> int:
+        """Look for dead jobs now, without any worker's help. Returns how many were brought to the dead letters."""
+        return self._call(self._stage.sweep)
+
+    @property
+    def sweeping(self) -> bool:
+        """Whether the keeper sweeps by itself; set it to False to see what the advisory alone is worth."""
+        return self._stage.sweeping
+
+    @sweeping.setter
+    def sweeping(self, wanted: bool) -> None:
+        self._check()
+        self._stage.sweeping = bool(wanted)
+
+    def letters(self) -> list[DeadLetter]:
+        """All dead letters, oldest first."""
+        return self._call(self._stage.letters)
+
+    def redrive(self, number: int) -> str:
+        """Put one dead letter back into the queue; returns the job's name."""
+        return self._call(self._stage.redrive, number)
+
+    def redrive_all(self) -> list[str]:
+        """Put all dead letters back into the queue; returns the jobs' names."""
+        return self._call(self._stage.redrive_all)
+
+    # --- the lease half ----------------------------------------------------------------------------
+
+    def add_work(self, *items: str, seconds: float, steps: int = 10) -> list[str]:
+        """Put up items of long work; returns those that were new."""
+        return self._call(self._stage.add_work, *items, seconds=seconds, steps=steps)
+
+    def claims(self) -> list[Claim]:
+        """The roster: who owns what."""
+        return self._call(self._stage.claims)
+
+    # --- the crew ----------------------------------------------------------------------------------
+
+    def launch(self, *names: str, role: Role = "queue", priority: str = "high") -> None:
+        """Start workers; those at work already are left alone."""
+        self._call(self._stage.launch, *names, role=role, priority=priority)
+
+    def relaunch(self, name: str) -> str:
+        """Start a worker again that was stopped or killed."""
+        return self._call(self._stage.relaunch, name)
+
+    def stop(self, name: str) -> str:
+        """Ask a worker to finish what it holds and to end; returns at once."""
+        return self._call(self._stage.stop, name)
+
+    def kill(self, name: str) -> str:
+        """Kill a worker in the middle of whatever it does."""
+        return self._call(self._stage.kill, name)
+
+    def kill_all(self, role: Role | None = None) -> str:
+        """Kill all workers (of a role)."""
+        return self._call(self._stage.kill_all, role)
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End workers, broker and thread, and remove the broker's folder. Twice does no harm.
+
+        Raises:
+            BackgroundFailure: after everything is closed, if something had failed that no call has raised yet.
+        """
+        self._shut()
+        self._raise_failures()
+
+    def _shut(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if _open_labs.get(self.name) is self:
+            del _open_labs[self.name]
+        atexit.unregister(self._shut)
+        future = asyncio.run_coroutine_threadsafe(self._stage.close(), self._loop)
+        with contextlib.suppress(Exception):  # whatever fails here, the guard removes server and folder
+            future.result(CALL_LIMIT)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CALL_LIMIT)

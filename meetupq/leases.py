@@ -1,0 +1,276 @@
+"""The long-running queue: nobody hands out the work, workers lobby for it.
+
+A claim is a key in a KV bucket whose entries die after a TTL. Who creates the key owns the work; who wants to keep it
+renews it; when the owner dies the key dies too, and somebody else claims the work.
+
+    leases = Leases(client, timing)
+    await leases.ensure()
+    if lease := await leases.claim("import-eu", owner="ada"):
+        await lease.hold(work())        # renews, and cancels the work if the lease is lost
+        await lease.release()
+
+What it does NOT promise: that two workers never believe in the same lease at once. A frozen owner wakes up believing.
+What it does promise: an owner that can run stops before its lease ends, by its own clock; and each owner's token is
+larger than the one before it, so that a resource can refuse the older one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Coroutine
+from typing import Any, NamedTuple, TypeVar
+
+import nats.js.errors
+from nats.aio.client import Client
+from nats.js.api import KeyValueConfig, RawStreamMsg, StorageType
+from nats.js.kv import KeyValue
+
+from meetupq import subjects
+from meetupq.broker import asking
+from meetupq.buckets import has_expired, is_free, last_entry
+from meetupq.errors import LeaseError, LeaseLost, MeetupqError
+from meetupq.history import History
+from meetupq.timing import Timing
+
+T = TypeVar("T")
+WRONG_LAST_SEQUENCE = (10071, 10164)  # one server, three servers
+
+
+class Token(NamedTuple):
+    """The fencing token: it only grows. `bucket` tells a bucket from its successor, whose revisions start again."""
+
+    bucket: str
+    revision: int
+
+
+class Leases:
+    """The bucket of claims: one key per work item, each with a TTL.
+
+    Args:
+        client: an open nats-py connection. Each worker needs one of its own.
+        timing: gives the TTL of a new bucket, how often to renew, and the margin.
+        history: where what happens is recorded.
+    """
+
+    def __init__(self, client: Client, timing: Timing, history: History | None = None) -> None:
+        self.timing = timing
+        self.history = history if history is not None else History()
+        self.ttl = timing.lease_ttl
+        self.bucket = ""
+        self.jetstream = client.jetstream(timeout=timing.renew)
+        self._keys: KeyValue | None = None
+
+    async def ensure(self) -> None:
+        """Create the bucket, or open the one that exists. The TTL in force is the bucket's: there is one source of it.
+
+        Raises:
+            LeaseError: the broker refuses.
+            TimingError: the TTL of a bucket that exists doesn't fit renew and margin.
+        """
+        with asking(f"set up the bucket {subjects.LEASES}", LeaseError):
+            try:
+                self._keys = await self.jetstream.key_value(subjects.LEASES)
+            except nats.js.errors.BucketNotFoundError:
+                self._keys = await self.jetstream.create_key_value(
+                    KeyValueConfig(
+                        bucket=subjects.LEASES,
+                        ttl=self.timing.lease_ttl,
+                        history=1,
+                        storage=StorageType.FILE,
+                        limit_marker_ttl=self.timing.marker,  # without it nobody would hear of an expiry
+                    )
+                )
+            status = await self._keys.status()
+        self.ttl = self.timing.but(lease_ttl=status.ttl or self.timing.lease_ttl).lease_ttl
+        self.bucket = f"{status.stream_info.created:%Y%m%dT%H%M%S.%f}"
+
+    @property
+    def keys(self) -> KeyValue:
+        """The KV bucket itself.
+
+        Raises:
+            LeaseError: `ensure` has not run.
+        """
+        if self._keys is None:
+            raise LeaseError("the bucket of leases is not open: run ensure() first")
+        return self._keys
+
+    async def claim(self, key: str, owner: str) -> Lease | None:
+        """Try once to become the owner of a work item; of any number of workers that try, one succeeds.
+
+        Returns:
+            The lease, or None if somebody holds it.
+
+        Raises:
+            LeaseError, BrokerUnreachable, NameInvalid.
+        """
+        subjects.checked(key, "the work item")
+        lease = Lease(self, key, owner)
+        with asking(f"claim {key}", LeaseError):
+            try:
+                await lease._write(last=0)  # compare-and-set: only if nobody has written this key
+            except nats.js.errors.KeyWrongLastSequenceError:
+                entry = await last_entry(self.jetstream, subjects.LEASES, key)
+                if entry is None or not is_free(entry):
+                    return None
+                # Only a note is left (an owner's release, or the broker's marker for an expiry): write over that note.
+                try:
+                    await lease._write(last=entry.seq)
+                except nats.js.errors.KeyWrongLastSequenceError:
+                    return None  # somebody was faster
+                lease._claimed(after=entry)
+                return lease
+        lease._claimed(after=None)
+        return lease
+
+
+class Lease:
+    """A claim that was granted.
+
+    Attributes:
+        key: the work item.
+        owner: the worker.
+        token: the fencing token, fixed from claim to end.
+        revision: of the last renewal; a renewal succeeds only over exactly this one.
+        valid_until: a reading of time.monotonic(); from then on the owner must not work. It is counted from BEFORE the
+            last confirmed renewal was sent, so it comes before the broker's own expiry, whatever the delays.
+    """
+
+    def __init__(self, leases: Leases, key: str, owner: str) -> None:
+        self._leases = leases
+        self.key = key
+        self.owner = owner
+        self.revision = 0
+        self.token = Token("", 0)
+        self.valid_until = 0.0
+        self._nonce = secrets.token_hex(8)  # tells our own claim from one by a worker of the same name
+        self._renewals = 0
+
+    def __repr__(self) -> str:
+        return f"<Lease: {self.key}, owner {self.owner}, token {self.token.revision}>"
+
+    def remaining(self) -> float:
+        """Seconds that the owner may still work without a renewal; negative when it must have stopped."""
+        return self.valid_until - time.monotonic()
+
+    async def renew(self) -> None:
+        """Rewrite the claim over its own revision, which starts its TTL anew.
+
+        Raises:
+            LeaseLost: somebody else has the key, or nobody: stop the work.
+            BrokerUnreachable: no answer. The lease may still be ours: try again, until `valid_until`.
+        """
+        with asking(f"renew {self.key}", LeaseError):
+            try:
+                await self._write(last=self.revision)
+            except nats.js.errors.KeyWrongLastSequenceError:
+                await self._adopt()
+                await self.renew()
+                return
+        self._renewals += 1
+        self._record("renewed", until=self._expiry())
+
+    async def _adopt(self) -> None:
+        """After "wrong last sequence": a renewal sent while offline may have arrived later, unknown to us.
+
+        Then the last entry carries our nonce, and its revision is the one to go on from.
+        """
+        entry = await last_entry(self._leases.jetstream, subjects.LEASES, self.key)
+        if entry is None or is_free(entry) or json.loads(entry.data or b"{}").get("nonce") != self._nonce:
+            raise self._lost("somebody else holds it now" if entry and not is_free(entry) else "it has expired")
+        self.revision = entry.seq
+
+    async def release(self) -> None:
+        """Give the lease back, so that it can be claimed at once.
+
+        Raises:
+            LeaseLost: it wasn't ours any more.
+        """
+        with asking(f"release {self.key}", LeaseError):
+            try:
+                # With the revision: never remove a claim that somebody else made in the meantime. Never purge either.
+                await self._leases.keys.delete(self.key, last=self.revision)
+            except nats.js.errors.BadRequestError as error:
+                if error.err_code not in WRONG_LAST_SEQUENCE:
+                    raise
+                raise self._lost("somebody else holds it, or it has expired") from None
+        self.valid_until = 0.0
+        self._record("released")
+
+    async def hold(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` while renewing the lease; cancel it the moment the lease is lost, or its deadline has come.
+
+        Returns:
+            What `work` returns.
+
+        Raises:
+            LeaseLost: the work was cancelled, and had time to stop before anybody else can have begun it.
+        """
+        working = asyncio.ensure_future(work)
+        renewing = asyncio.ensure_future(self._renew_until_lost())
+        try:
+            await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            working.cancel()
+            await asyncio.wait({working})
+            renewing.result()  # raises LeaseLost
+            raise AssertionError("renewing ends only by an error")
+        finally:
+            for task in (working, renewing):
+                task.cancel()
+            await asyncio.gather(working, renewing, return_exceptions=True)
+
+    async def _renew_until_lost(self) -> None:
+        while True:
+            try:
+                # The deadline also ends a renewal that hangs.
+                async with asyncio.timeout(self.remaining()):
+                    await asyncio.sleep(self._leases.timing.renew)
+                    await self.renew()
+            except TimeoutError:
+                raise self._lost("no renewal was confirmed in time") from None
+            except LeaseLost:
+                raise
+            except MeetupqError:
+                # Not renewed, not lost: try again soon, until the deadline.
+                await asyncio.sleep(min(0.1, max(0.0, self.remaining())))
+
+    async def _write(self, last: int) -> None:
+        claim = {
+            "owner": self.owner,
+            "nonce": self._nonce,
+            "token": self.token.revision,  # 0 in the claim itself: it is the revision that this write will get
+            "renewals": self._renewals,
+        }
+        sent = time.monotonic()
+        self.revision = await self._leases.keys.update(self.key, json.dumps(claim).encode(), last=last)
+        self.valid_until = sent + self._leases.ttl - self._leases.timing.margin
+
+    def _claimed(self, after: RawStreamMsg | None) -> None:
+        self.token = Token(self._leases.bucket, self.revision)
+        expired = after is not None and has_expired(after)
+        self._record("reclaimed" if expired else "claimed", until=self._expiry())
+
+    def _lost(self, why: str) -> LeaseLost:
+        self.valid_until = 0.0
+        self._record("lost", detail=why)
+        return LeaseLost(f"{self.owner} lost {self.key}: {why}; stop the work on it")
+
+    def _expiry(self) -> float:
+        """The nominal expiry, in seconds of the history's clock."""
+        return self._leases.history.from_clock(self.valid_until + self._leases.timing.margin)
+
+    def _record(self, kind: str, *, until: float = 0.0, detail: str = "") -> None:
+        self._leases.history.append(
+            kind,
+            self.key,
+            self.owner,
+            revision=self.token.revision,
+            until=until,
+            source="worker",
+            detail=detail,
+        )

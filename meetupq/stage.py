@@ -1,0 +1,233 @@
+"""The whole stage in plain asyncio: a broker, both patterns, a crew, and everything that keeps the history true.
+
+async with Stage() as stage:
+    await stage.launch("ada")
+    await stage.publish("resize-1")
+    await stage.history.until("acked", job="resize-1")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Self
+
+from nats.aio.client import Client
+
+from meetupq.broker import Broker
+from meetupq.crew import Crew, Role
+from meetupq.dead_letters import DeadLetter, DeadLetters
+from meetupq.errors import MeetupqError
+from meetupq.history import History
+from meetupq.leases import Leases
+from meetupq.roster import Claim, Roster
+from meetupq.timing import Timing
+from meetupq.witness import Witness
+from meetupq.work_items import WorkItems
+from meetupq.work_queue import WorkQueue
+from meetupq.workers import job_payload
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A background task that failed: what it was, and the exception."""
+
+    what: str
+    error: BaseException
+
+    def __str__(self) -> str:
+        return f"{self.what}: {type(self.error).__name__}: {self.error}"
+
+
+class Stage:
+    """A broker with both patterns and a crew. `async with` it, or `open` and `close` it.
+
+    Args:
+        timing: a `Timing`, the name of a preset, or None for MEETUPQ_TIMING or "class".
+        url: of a server that runs already; it is used, and never stopped or wiped.
+        history: to go on with; a new one by default.
+    """
+
+    def __init__(
+        self, timing: Timing | str | None = None, *, url: str | None = None, history: History | None = None
+    ) -> None:
+        self.timing = Timing.chosen(timing)
+        self.history = history if history is not None else History()
+        self.history.meta.setdefault("timing", self.timing.name)
+        self.broker = Broker(url)
+        self.crew = Crew(self.broker, self.timing, self.history, self._report)
+        self.failures: list[Failure] = []
+        self.sweeping = True
+        self._numbers: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._client: Client | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Start the broker and set up both patterns.
+
+        Raises:
+            BrokerError and its kinds; nothing is left behind then.
+        """
+        try:
+            await self.broker.start()
+            self.history.append("broker_started", source="broker", detail=f"nats-server {self.broker.version}")
+            self._client = await self.broker.connect("stage")
+            self.queue = WorkQueue(self._client, self.timing, self.history)
+            self.dead_letters = DeadLetters(self.queue)
+            self.leases = Leases(self._client, self.timing, self.history)
+            self.items = WorkItems(self._client)
+            self.roster = Roster(self.leases)
+            for pattern in (self.queue, self.dead_letters, self.leases, self.items):
+                await pattern.ensure()
+        except BaseException:
+            await self.close()
+            raise
+        self.background(self.dead_letters.run(lambda: self.sweeping), "the keeper of dead letters")
+        self.background(self.roster.run(), "the roster")
+        self.background(Witness(self._client, self.timing, self.history).run(), "the witness")
+
+    async def close(self) -> None:
+        """End everything that was started here. Twice does no harm."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.crew.close()
+        if self._client:
+            with contextlib.suppress(Exception):  # a broker that is gone can't say goodbye
+                await self._client.close()
+        await self.broker.close()
+
+    def background(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
+        """Run something beside everything else; if it fails, that is kept in `failures`."""
+        task = asyncio.create_task(work, name=what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda done: self._finished(done, what))
+        return task
+
+    def _finished(self, task: asyncio.Task[Any], what: str) -> None:
+        if not task.cancelled() and (error := task.exception()):
+            self._report(what, error)
+
+    def _report(self, what: str, error: BaseException) -> None:
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        self.failures.append(Failure(what, error))
+
+    # --- the queue half ----------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        *jobs: str,
+        count: int = 0,
+        kind: str = "resize",
+        priority: str = "high",
+        seconds: float | None = None,
+        poison: bool = False,
+    ) -> list[str]:
+        """Publish jobs by name, or `count` jobs named after their kind (resize-1, resize-2, ...).
+
+        Args:
+            seconds: how long the work takes; None: as the timing says.
+            poison: whether the job fails at every attempt.
+
+        Returns:
+            The names. A name that was published within two minutes is dropped by the broker as a duplicate.
+        """
+        names = [*jobs]
+        for _ in range(count or (0 if jobs else 1)):
+            names.append(self._next_name("poison" if poison else kind))
+        for name in names:
+            payload = job_payload(seconds=seconds, poison=poison)
+            await self.queue.publish(name, payload, kind=kind, priority=priority)
+        return names
+
+    async def poison(self, *jobs: str, seconds: float | None = None) -> list[str]:
+        """Publish a job that fails at every attempt."""
+        return await self.publish(*jobs, seconds=seconds, poison=True)
+
+    def _next_name(self, kind: str) -> str:
+        taken = {event.job for event in self.history.where("published")}
+        while True:
+            self._numbers[kind] += 1
+            if (name := f"{kind}-{self._numbers[kind]}") not in taken:
+                return name
+
+    async def sweep(self) -> int:
+        """Look for dead jobs now. Returns how many were brought to the dead letters."""
+        return await self.dead_letters.sweep()
+
+    async def letters(self) -> list[DeadLetter]:
+        """All dead letters."""
+        return await self.dead_letters.letters()
+
+    async def redrive(self, number: int) -> str:
+        """Put one dead letter back into the queue."""
+        return await self.dead_letters.redrive(number)
+
+    async def redrive_all(self) -> list[str]:
+        """Put all dead letters back into the queue."""
+        return await self.dead_letters.redrive_all()
+
+    # --- the lease half ----------------------------------------------------------------------------
+
+    async def add_work(self, *items: str, seconds: float, steps: int = 10) -> list[str]:
+        """Put up items of long work. Returns those that were new."""
+        added = []
+        for item in items:
+            if await self.items.add(item, seconds=seconds, steps=steps):
+                self.history.append("added", item, detail=f"{steps} steps, {seconds:g} s")
+                added.append(item)
+        return added
+
+    async def claims(self) -> list[Claim]:
+        """The roster as it is known now."""
+        return self.roster.claims()
+
+    # --- the crew ----------------------------------------------------------------------------------
+
+    async def launch(self, *names: str, role: Role = "queue", priority: str = "high") -> None:
+        """Start workers. One that is at work already in this role is left alone, so that a cell can be run twice."""
+        for name in names:
+            if not self.crew.is_at_work(name, role):
+                await self.crew.launch(name, role, priority=priority)
+
+    async def relaunch(self, name: str) -> str:
+        """Start a worker again that was stopped or killed."""
+        return await self.crew.relaunch(name)
+
+    async def stop(self, name: str) -> str:
+        """Ask a worker to finish what it holds and then to end. Returns at once; the event `stopped` says when."""
+        if not self.crew.is_at_work(name):
+            return await self.crew.stop(name)
+        self.background(self.crew.stop(name, within=3600), f"stop {name}")
+        return f"{name} finishes what it holds, then stops"
+
+    async def kill(self, name: str) -> str:
+        """Kill a worker in the middle of whatever it does."""
+        return await self.crew.kill(name)
+
+    async def kill_all(self, role: Role | None = None) -> str:
+        """Kill all workers (of a role)."""
+        return await self.crew.kill_all(role)
+
+    def attempt(self, action: Callable[[], Awaitable[Any]], what: str) -> None:
+        """Do something because a button was pressed: nobody waits for the result, so an error goes to `failures`."""
+
+        async def doing() -> None:
+            try:
+                await action()
+            except MeetupqError as error:
+                self.failures.append(Failure(what, error))
+
+        self.background(doing(), what)

@@ -1,0 +1,62 @@
+"""Every NATS name that meetupq uses, in one place."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from meetupq.errors import NameInvalid
+
+JOBS: Final = "jobs"
+"""The work queue's stream; its subjects are jobs.PRIORITY.TYPE."""
+DEAD: Final = "dead_letters"
+"""The dead letters' stream; its subjects are dead.SEQUENCE.jobs.PRIORITY.TYPE."""
+LEASES: Final = "leases"
+"""The KV bucket of the claims: one key per work item."""
+WORK: Final = "work"
+"""The KV bucket of the long work: one key per item, with its progress."""
+
+MAX_DELIVERIES: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
+"""Advisory: the broker gave up on a job. Sent once, to whoever listens at that moment (server: jetstream_api.go)."""
+ACK_METRIC: Final = "$JS.EVENT.METRIC.CONSUMER.ACK"
+"""Metric: an ack has arrived. Sent for every ack of a consumer that samples 100 %."""
+PULL: Final = "$JS.API.CONSUMER.MSG.NEXT"
+"""Where a pull request for a consumer goes."""
+
+MSG_ID: Final = "Nats-Msg-Id"
+EXPECTED_LAST: Final = "Nats-Expected-Last-Subject-Sequence"
+KV_OPERATION: Final = "KV-Operation"
+MARKER_REASON: Final = "Nats-Marker-Reason"
+JOB: Final = "Meetupq-Job"
+REASON: Final = "Meetupq-Reason"
+DELIVERIES: Final = "Meetupq-Deliveries"
+LAST_WORKER: Final = "Meetupq-Last-Worker"
+SEQUENCE: Final = "Meetupq-Sequence"
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+
+def checked(name: str, what: str) -> str:
+    """`name`, once it is known to be safe as part of a subject, a key and a header.
+
+    Raises:
+        NameInvalid: names `what` and the offender.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise NameInvalid(f"{what} {name!r} may have letters, digits, '-' and '_' only, from 1 to 40 of them")
+    return name
+
+
+def job_subject(priority: str, kind: str) -> str:
+    """The subject of a job: jobs.PRIORITY.TYPE."""
+    return f"{JOBS}.{checked(priority, 'the priority')}.{checked(kind, 'the type of job')}"
+
+
+def consumer(priority: str) -> str:
+    """The durable consumer that all workers of a priority share."""
+    return f"worker_{checked(priority, 'the priority')}"
+
+
+def dead_subject(sequence: int, subject: str) -> str:
+    """The subject of a dead letter: one per job that died, so that a second copy can be refused."""
+    return f"dead.{sequence}.{subject}"

@@ -1,0 +1,86 @@
+"""The witness: tells the history what no worker can.
+
+- An ack that reached the broker although its worker died before it heard the answer (the broker's ack metric says so).
+- Patience that ran out. NATS has no message for that, so it is inferred from the clock, and marked as inferred.
+- A job whose last attempt's patience ran out: exhausted, even while the broker says nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Final, NoReturn
+
+from nats.aio.client import Client
+
+from meetupq import subjects
+from meetupq.history import History
+from meetupq.timeline import Timeline
+from meetupq.timing import Timing
+
+TICK: Final = 0.05
+GRACE: Final = 0.5
+"""Seconds that a worker's own word has before the broker's is written down in its place."""
+
+
+class Witness:
+    """Listens to the broker's metrics and watches the clock. `run` it on a connection that lives as long as the lab."""
+
+    def __init__(self, client: Client, timing: Timing, history: History) -> None:
+        self._client = client
+        self._timing = timing
+        self._history = history
+        self._timeline = Timeline()
+        self._acks: dict[int, tuple[float, int]] = {}
+        self._jobs: dict[int, str] = {}
+
+    async def run(self) -> NoReturn:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen(), name="witness: listen")
+            while True:
+                self._look()
+                await asyncio.sleep(TICK)
+
+    async def _listen(self) -> None:
+        metrics = await self._client.subscribe(f"{subjects.ACK_METRIC}.{subjects.JOBS}.*")
+        async for message in metrics.messages:
+            metric = json.loads(message.data)
+            self._acks[metric["stream_seq"]] = (self._history.now(), metric["deliveries"])
+
+    def _look(self) -> None:
+        news = self._history.since(self._timeline.seen)
+        self._timeline.feed(news)
+        self._jobs.update({e.revision: e.job for e in news if e.kind in ("published", "delivered") and e.revision})
+        now = self._history.now()
+        self._unheard_acks(now)
+        for job, attempt in self._timeline.overdue(now):
+            self._history.append(
+                "timed_out", job.name, attempt.worker, at=attempt.until, attempt=attempt.number, source="inferred"
+            )
+            if attempt.number >= self._timing.max_deliver:
+                self._history.append(
+                    "exhausted",
+                    job.name,
+                    attempt=attempt.number,
+                    source="inferred",
+                    detail="the last attempt's patience ran out; the broker has not said so yet",
+                )
+
+    def _unheard_acks(self, now: float) -> None:
+        for sequence in [s for s, (heard, _) in self._acks.items() if now - heard > GRACE]:
+            heard, deliveries = self._acks.pop(sequence)
+            line = self._timeline.jobs.get(self._jobs.get(sequence, ""))
+            if line is None or line.done is not None or line.dead is not None:
+                continue
+            worker = next((a.worker for a in reversed(line.attempts) if a.number == deliveries), "")
+            self._history.append(
+                "acked",
+                line.name,
+                worker,
+                at=heard,
+                attempt=deliveries,
+                revision=sequence,
+                source="broker",
+                detail="the worker did not live to hear it",
+            )

@@ -1,0 +1,231 @@
+"""The standard queue: jobs in a stream, workers that pull, an ack that removes the job, patience that runs out.
+
+    queue = WorkQueue(client, timing)
+    await queue.ensure()
+    await queue.publish("resize-1")
+    if delivery := await queue.pull(worker="ada"):
+        ...                       # the work; every third of the patience: await delivery.in_progress()
+        await delivery.ack()      # done: the broker forgets the job
+
+What it does NOT promise: that a job is done only once. A worker that is too slow, or that dies after its work and
+before its ack, makes the broker deliver the job again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DiscardPolicy,
+    PubAck,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+)
+
+from meetupq import subjects
+from meetupq.broker import asking
+from meetupq.errors import JobRefused, QueueError
+from meetupq.history import History
+from meetupq.timing import Timing
+
+STREAM_EXISTS = 10058  # server: JSStreamNameExistErr
+
+
+class WorkQueue:
+    """The stream `jobs` and one durable pull consumer per priority, shared by all workers of that priority.
+
+    Args:
+        client: an open nats-py connection. Each worker needs one of its own.
+        timing: gives ack_wait or backoff, and max_deliver.
+        history: where what happens is recorded.
+        priorities: a consumer is made for each; a job goes to the consumer of its priority.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        timing: Timing,
+        history: History | None = None,
+        priorities: Sequence[str] = ("high", "low"),
+    ) -> None:
+        self.client = client
+        self.timing = timing
+        self.history = history if history is not None else History()
+        self.priorities = tuple(priorities)
+        self._jetstream: JetStreamContext = client.jetstream(timeout=2)
+        self._pulls: dict[str, JetStreamContext.PullSubscription] = {}
+
+    async def ensure(self) -> None:
+        """Create the stream and its consumers, or bring those that exist up to date. Can be run again at any time.
+
+        Raises:
+            QueueError: the broker refuses these settings, or the stream belongs to something else.
+        """
+        stream = StreamConfig(
+            name=subjects.JOBS,
+            subjects=[f"{subjects.JOBS}.*.*"],
+            retention=RetentionPolicy.WORK_QUEUE,  # an ack removes the job
+            discard=DiscardPolicy.NEW,  # a full queue refuses new jobs, it never drops old ones
+            storage=StorageType.FILE,
+        )
+        with asking(f"set up the stream {subjects.JOBS}", QueueError):
+            try:
+                await self._jetstream.add_stream(stream)
+            except nats.js.errors.BadRequestError as error:
+                if error.err_code != STREAM_EXISTS:
+                    raise
+                await self._jetstream.update_stream(stream)
+        for priority in self.priorities:
+            with asking(f"set up the consumer {subjects.consumer(priority)}", QueueError):
+                await self._jetstream.add_consumer(
+                    subjects.JOBS,
+                    ConsumerConfig(
+                        durable_name=subjects.consumer(priority),
+                        filter_subject=f"{subjects.JOBS}.{priority}.*",
+                        ack_policy=AckPolicy.EXPLICIT,
+                        ack_wait=self.timing.effective_ack_wait,  # the server lets backoff replace it: say so here
+                        backoff=list(self.timing.backoff) or None,
+                        max_deliver=self.timing.max_deliver,
+                        sample_freq="100",  # the broker reports every ack that it has heard
+                    ),
+                )
+
+    async def publish(
+        self,
+        job: str,
+        payload: bytes = b"",
+        *,
+        kind: str = "resize",
+        priority: str = "high",
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+    ) -> PubAck:
+        """Publish a job and wait until the broker has stored it.
+
+        Args:
+            job: its name; also its Msg-Id, so that publishing it again within two minutes stores nothing.
+            kind: the type of the job, the last part of its subject.
+            message_id: a Msg-Id that differs from the name, for a job that is put back on purpose.
+
+        Returns:
+            The broker's receipt: `seq` in the stream, and `duplicate` if it had this Msg-Id already.
+
+        Raises:
+            JobRefused, BrokerUnreachable, NameInvalid.
+        """
+        identity = {subjects.JOB: subjects.checked(job, "the job"), subjects.MSG_ID: message_id or job}
+        subject = subjects.job_subject(priority, kind)
+        if priority not in self.priorities:
+            raise JobRefused(
+                f"no worker consumes the priority {priority!r}, so {job} would wait for ever: "
+                f"choose {' or '.join(self.priorities)}"
+            )
+        sent = self.history.now()
+        with asking(f"publish {job}", JobRefused):
+            receipt = await self._jetstream.publish(subject, payload, headers={**(headers or {}), **identity})
+        if not receipt.duplicate:
+            self.history.append("published", job, at=sent, revision=receipt.seq, source="broker", detail=subject)
+        return receipt
+
+    async def pull(self, priority: str = "high", *, worker: str, timeout: float = 1.0) -> Delivery | None:
+        """Ask for one job; None if none came within `timeout` seconds.
+
+        Let it time out, and never cancel it on a connection that lives on: the request would stay at the broker and
+        swallow the next job until the patience with it has run out.
+
+        Raises:
+            BrokerUnreachable: the connection is closed, or the broker is away.
+        """
+        try:
+            if priority not in self._pulls:
+                self._pulls[priority] = await self._jetstream.pull_subscribe_bind(
+                    subjects.consumer(priority), subjects.JOBS
+                )
+            [message] = await self._pulls[priority].fetch(1, timeout=timeout)
+        except nats.errors.ConnectionClosedError:
+            with asking(f"pull a job for {worker}", QueueError):
+                raise
+        except (TimeoutError, nats.js.errors.APIError):
+            # No job; or a status such as 409 "leadership change", after which one simply asks again.
+            return None
+        return Delivery(message, self, worker)
+
+
+class Delivery:
+    """One attempt at one job, in the hands of one worker.
+
+    Attributes:
+        job: its name.
+        attempt: which delivery of this job it is, from 1.
+        sequence: of the job in its stream; the same in every attempt.
+        subject, payload, headers: as published.
+        until: when the broker's patience ends, in seconds of the history's clock; `in_progress` moves it.
+    """
+
+    def __init__(self, message: Msg, queue: WorkQueue, worker: str) -> None:
+        self._message = message
+        self._history = queue.history
+        self._timing = queue.timing
+        metadata = message.metadata
+        self.headers: dict[str, str] = dict(message.headers or {})
+        self.job = self.headers.get(subjects.JOB) or f"job-{metadata.sequence.stream}"
+        self.attempt: int = metadata.num_delivered
+        self.sequence: int = metadata.sequence.stream
+        self.subject: str = message.subject
+        self.payload: bytes = message.data
+        self.worker = worker
+        self.until = self._history.now() + self._timing.patience(self.attempt)
+        self._record("delivered", until=self.until, revision=self.sequence)
+
+    def __repr__(self) -> str:
+        return f"<Delivery: {self.job}, attempt {self.attempt}, to {self.worker}>"
+
+    async def ack(self) -> None:
+        """Done: the broker removes the job. Waits for its answer, which proves that it heard, and nothing more: an
+        ack of an attempt that was given up long ago is accepted too.
+
+        Raises:
+            BrokerUnreachable: no answer; the job may come again.
+        """
+        with asking(f"ack {self.job}", QueueError):
+            await self._message.ack_sync(timeout=2)
+        self._record("acked")
+
+    async def nak(self, after: float = 0.0) -> None:
+        """Failed: please deliver it again, `after` seconds from now. Without `after` that means AT ONCE: a plain nak
+        does not use the backoff."""
+        with asking(f"nak {self.job}", QueueError):
+            await self._message.nak(delay=after or None)
+        self._record("naked", detail=f"again in {after:g} s" if after else "again at once")
+
+    async def in_progress(self) -> None:
+        """Still at it: the whole patience begins again. Nobody answers, so it can't tell you that you lost the job."""
+        sent = self._history.now()
+        with asking(f"report progress of {self.job}", QueueError):
+            await self._message.in_progress()
+        self.until = sent + self._timing.patience(self.attempt)
+        self._record("progressed", until=self.until)
+
+    def give_up(self, reason: str) -> None:
+        """Fail in silence, as a crashed handler does: nothing is sent, the broker must find out by its patience."""
+        self._record("failed", detail=reason)
+
+    def _record(self, kind: str, *, until: float = 0.0, revision: int = 0, detail: str = "") -> None:
+        self._history.append(
+            kind,
+            self.job,
+            self.worker,
+            attempt=self.attempt,
+            until=until,
+            revision=revision,
+            source="worker",
+            detail=detail,
+        )

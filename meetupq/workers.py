@@ -1,0 +1,221 @@
+"""The two kinds of workers: one takes jobs from the queue, the other lobbies for long work.
+
+Both are plain asyncio: `await worker.run()`. Nothing here tidies up in a `finally`: a worker that is killed must leave
+behind exactly what a dead machine would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import nats.errors
+
+from meetupq.buckets import entries, is_free
+from meetupq.errors import BrokerUnreachable, LeaseError, LeaseLost, MeetupqError, QueueError
+from meetupq.leases import Lease, Leases
+from meetupq.subjects import LEASES
+from meetupq.work_items import WorkItem, WorkItems
+from meetupq.work_queue import Delivery, WorkQueue
+
+Handler = Callable[[Delivery], Awaitable[None]]
+
+
+class JobFailed(MeetupqError):
+    """The handler could not do this job."""
+
+
+def job_payload(*, seconds: float | None = None, poison: bool = False) -> bytes:
+    """The payload of a job of the stage: how long it takes (default: the timing's `work`), whether it always fails."""
+    return json.dumps({"seconds": seconds, "poison": poison}).encode()
+
+
+def do_job(default_seconds: float) -> Handler:
+    """The handler of the stage: takes the time that the payload asks for, then succeeds, or fails if it is poison."""
+
+    async def handler(delivery: Delivery) -> None:
+        try:
+            wish = json.loads(delivery.payload or b"{}")
+            seconds, poison = wish.get("seconds"), wish.get("poison", False)
+            seconds = default_seconds if seconds is None else float(seconds)
+        except (ValueError, TypeError, AttributeError):
+            raise JobFailed("the payload can't be read") from None
+        await asyncio.sleep(min(max(seconds, 0.0), 3600.0))
+        if poison:
+            raise JobFailed("poison: this job fails every time")
+
+    return handler
+
+
+class QueueWorker:
+    """Takes one job at a time: pull, work, ack. While it works it says so, often enough for the broker's patience.
+
+    Args:
+        name: shown in pictures.
+        queue: on a connection of this worker's own.
+        priority: of the jobs it takes.
+        handler: does the job; an exception means that it failed, and then nothing is sent: a silent death.
+        heartbeats: whether to say "in progress".
+    """
+
+    role = "queue"
+
+    def __init__(
+        self,
+        name: str,
+        queue: WorkQueue,
+        *,
+        priority: str = "high",
+        handler: Handler | None = None,
+        heartbeats: bool = True,
+    ) -> None:
+        self.name = name
+        self.queue = queue
+        self.priority = priority
+        self.heartbeats = heartbeats
+        self._handler = handler or do_job(queue.timing.work)
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Finish the job in hand, then take no more."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Work until stopped. A broker that goes away is waited for."""
+        while not self._stopping.is_set():
+            try:
+                delivery = await self.queue.pull(self.priority, worker=self.name)
+                if delivery:
+                    await self._attempt(delivery)
+            except (BrokerUnreachable, QueueError):
+                await _pause(self._stopping, 0.2)
+
+    async def _attempt(self, delivery: Delivery) -> None:
+        async with self._heartbeat(delivery):
+            try:
+                await self._handler(delivery)
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises means that its job failed
+                delivery.give_up(str(error) or type(error).__name__)
+                return
+        await delivery.ack()
+
+    @contextlib.asynccontextmanager
+    async def _heartbeat(self, delivery: Delivery) -> AsyncIterator[None]:
+        async def beat() -> None:
+            while True:
+                await asyncio.sleep(self.queue.timing.heartbeat)
+                with contextlib.suppress(BrokerUnreachable):
+                    await delivery.in_progress()
+
+        beating = asyncio.ensure_future(beat()) if self.heartbeats else None
+        try:
+            yield
+        finally:
+            if beating:
+                beating.cancel()
+
+
+class Stopped(MeetupqError):
+    """The worker was asked to stop between two steps of its work."""
+
+
+class LeaseWorker:
+    """Lobbies for work: looks for an item that nobody holds, claims it, works step by step, releases it.
+
+    Args:
+        name: shown in pictures.
+        leases, items: on a connection of this worker's own.
+    """
+
+    role = "leases"
+
+    def __init__(self, name: str, leases: Leases, items: WorkItems) -> None:
+        self.name = name
+        self.leases = leases
+        self.items = items
+        self._stopping = asyncio.Event()
+        self._something_ended = asyncio.Event()
+        self._random = random.Random(name)  # seeded, so that a run can be repeated
+
+    def stop(self) -> None:
+        """Finish the step in hand, hand back the lease, then lobby no more."""
+        self._stopping.set()
+        self._something_ended.set()
+
+    async def run(self) -> None:
+        """Lobby and work until stopped. A broker that goes away is waited for."""
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            while not self._stopping.is_set():
+                try:
+                    if not await self._lobby():
+                        await self._stand_by()
+                except LeaseLost:
+                    continue  # the loss is in the history; there is other work to lobby for
+                except (BrokerUnreachable, LeaseError):
+                    await _pause(self._stopping, 0.2)
+        finally:
+            watching.cancel()
+
+    async def _lobby(self) -> bool:
+        """Try for the free items, in random order so that not all run for the same. True if we got one."""
+        claims = await entries(self.leases.jetstream, LEASES)
+        free = [i for i in await self.items.unfinished() if i.name not in claims or is_free(claims[i.name])]
+        self._random.shuffle(free)
+        for item in free:
+            if lease := await self.leases.claim(item.name, self.name):
+                await self._own(lease)
+                return True
+        return False
+
+    async def _own(self, lease: Lease) -> None:
+        with contextlib.suppress(Stopped):
+            await lease.hold(self._work(lease))
+        await lease.release()
+
+    async def _work(self, lease: Lease) -> None:
+        # Read again now that the lease is ours: the last owner may have written one more step since we looked.
+        item = await self.items.get(lease.key)
+        while item and not item.finished:
+            await asyncio.sleep(item.step_seconds)
+            item = await self.items.checkpoint(item)
+            self._record("checkpointed", lease, item)
+            if self._stopping.is_set() and not item.finished:
+                raise Stopped
+        if item:
+            self._record("finished", lease, item)
+
+    def _record(self, kind: str, lease: Lease, item: WorkItem) -> None:
+        self.leases.history.append(
+            kind,
+            item.name,
+            self.name,
+            revision=lease.token.revision,
+            source="worker",
+            detail=f"{item.done} of {item.steps} steps",
+        )
+
+    async def _stand_by(self) -> None:
+        """Wait until some lease ends, or it is time to look again anyway; with jitter, so that not all look at once."""
+        self._something_ended.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.leases.timing.lobby * self._random.uniform(0.5, 1.0)):
+                await self._something_ended.wait()
+
+    async def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(nats.errors.Error, TimeoutError, LeaseError):
+                watcher = await self.leases.keys.watchall()
+                async for entry in watcher:
+                    if entry is not None and entry.operation:  # a release or an expiry: no value, only an operation
+                        self._something_ended.set()
+            await asyncio.sleep(0.5)
+
+
+async def _pause(unless: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await unless.wait()
