@@ -332,9 +332,10 @@ class Broker:
     async def close(self) -> None:
         """Stop the server and remove its folder. Twice does no harm; somebody else's server is left alone."""
         if self._guard is not None:
-            await asyncio.to_thread(self._dismiss_guard)
+            await asyncio.to_thread(self.abandon)
 
-    def _dismiss_guard(self) -> None:
+    def abandon(self) -> None:
+        """The same as `close`, from any thread and without an event loop."""
         guard, self._guard = self._guard, None
         if guard is None:
             return

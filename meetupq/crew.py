@@ -18,6 +18,7 @@ from meetupq.broker import Broker, sever
 from meetupq.errors import MeetupqError, UnknownWorker, WorkerBusy
 from meetupq.history import History
 from meetupq.leases import Leases
+from meetupq.tasks import drop
 from meetupq.timing import Timing
 from meetupq.work_items import WorkItems
 from meetupq.work_queue import WorkQueue
@@ -154,12 +155,10 @@ class Crew:
         if not member.at_work:
             return f"{name} is dead already; nothing was changed"
         assert member.task and member.client
-        # In one step of the loop, before anything is awaited: the cut comes first, so that whatever the dying task
-        # still does reaches nobody.
+        # The cut comes first and is one step of the loop, so that whatever the dying task still does reaches nobody.
         self.history.append("killed", worker=name)
-        member.task.cancel()
         await sever(member.client)
-        await _drop(member.task)
+        await drop(member.task)
         return f"{name} was killed"
 
     async def kill_all(self, role: Role | None = None) -> str:
@@ -175,11 +174,4 @@ class Crew:
             if member.client:
                 await sever(member.client)
             if member.task:
-                await _drop(member.task)
-
-
-async def _drop(task: asyncio.Task[None]) -> None:
-    """Cancel a task until it is gone: nats-py turns a cancelled wait on a closed connection into an error of its own."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=0.05)
+                await drop(member.task)

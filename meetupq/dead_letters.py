@@ -27,6 +27,7 @@ from nats.js.api import RawStreamMsg, RetentionPolicy, StorageType, StreamConfig
 from meetupq import subjects
 from meetupq.broker import asking
 from meetupq.errors import BrokerUnreachable, LetterUnknown, QueueError
+from meetupq.tasks import together
 from meetupq.work_queue import WorkQueue
 
 GRACE = 10.0
@@ -93,22 +94,23 @@ class DeadLetters:
                 )
             )
 
-    async def run(self, sweeps: Callable[[], bool] = lambda: True) -> NoReturn:
+    async def run(self, sweeps: Callable[[], bool] = lambda: True) -> None:
         """Keep dead letters until cancelled. A broker that goes away is waited for.
 
         Args:
             sweeps: asked before every sweep; a lesson says no to show what the advisory alone is worth.
         """
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._listen(), name="dead letters: listen")
-            while True:
-                try:
-                    if sweeps():
-                        await self.sweep()
-                except (BrokerUnreachable, QueueError):
-                    # The broker is away or restarting. What is missed now, the next sweep finds.
-                    pass
-                await asyncio.sleep(self.queue.timing.sweep)
+        await together(listen=self._listen(), sweep=self._sweep_again_and_again(sweeps))
+
+    async def _sweep_again_and_again(self, sweeps: Callable[[], bool]) -> NoReturn:
+        while True:
+            try:
+                if sweeps():
+                    await self.sweep()
+            except (BrokerUnreachable, QueueError):
+                # The broker is away or restarting. What is missed now, the next sweep finds.
+                pass
+            await asyncio.sleep(self.queue.timing.sweep)
 
     async def _listen(self) -> None:
         advisories = await self.queue.client.subscribe(f"{subjects.MAX_DELIVERIES}.{subjects.JOBS}.*")

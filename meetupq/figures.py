@@ -53,10 +53,10 @@ JOB_STATE_MARKS: Final[dict[JobState, str]] = {
 INK, MUTED, GRID = "#1F2328", "#57606A", "#E7EAEE"
 # kind: (glyph, colour, the word in the key). The order is the order of drawing and of the key.
 MARKS: Final[dict[str, tuple[str, str, str]]] = {
-    "waiting": ("○", MUTED, "published"),
+    "waiting": ("○", MUTED, "waiting"),
     "acked": ("✓", "#1A7F37", "acked"),
-    "naked": ("↺", "#8A5A00", "handed back"),
-    "failed": ("∅", "#7D4E57", "failed silently"),
+    "naked": ("↺", "#8A5A00", "nak"),
+    "failed": ("∅", "#7D4E57", "silent"),
     "killed": ("✗", "#D1242F", "killed"),
     "timed_out": ("hourglass", "#0F6E84", "timed out"),
     "terminated": ("■", "#24292F", "terminated"),
@@ -76,9 +76,9 @@ MARKS: Final[dict[str, tuple[str, str, str]]] = {
 _FONT: Final = "DejaVu Sans"  # ships with matplotlib, so the pictures look alike everywhere
 _SPANS: Final = (10.0, 15.0, 20.0, 30.0, 45.0, 60.0)
 _SHIFT: Final = 15.0
-_TOP, _BOTTOM = 74.0, 48.0
-_LANE: Final = 17.0
-_BADGE: Final = 17.0
+_TOP, _BOTTOM = 80.0, 48.0
+_LANE: Final = 15.0
+_BADGE: Final = 18.0
 
 
 def worker_colour(timeline: Timeline, name: str) -> str:
@@ -154,6 +154,11 @@ def _fit(text: str, room: float, size: float, bold: bool = False, least: int = 3
     return ""
 
 
+def _whole(text: str, room: float, size: float) -> str:
+    """The text in bold if it fits as it is, else ""."""
+    return text if _width(text, size, True) <= room else ""
+
+
 @lru_cache(maxsize=8192)
 def _plain(text: str) -> str:
     """One line of text of which the font has every letter: a missing one would warn in the middle of a lesson."""
@@ -178,6 +183,7 @@ def window(now: float) -> tuple[float, float]:
 # kind of stroke: (drawing order, width in pixels; None = as high as a bar, style)
 _STROKES: Final[dict[str, tuple[float, float | None, dict[str, Any]]]] = {
     "outage": (1.0, 0.0, {}),
+    "plate": (1.0, 30.0, {}),
     "wait": (1.1, 1.5, {}),
     "fall": (1.2, 1.4, {}),
     "tail": (2.0, None, {}),
@@ -237,7 +243,10 @@ class _Picture:
         self._rows()
         if not names and not folded:
             middle = (self.left + self.right) / 2
-            self._text(middle, (self.top + self.bottom) / 2, self.nothing, 15, MUTED, align="center")
+            half = _width(self.nothing, 16) / 2 + 12
+            y = (self.top + self.bottom) / 2
+            self._stroke("plate", "#FFFFFF", middle - half, y, middle + half, y)
+            self._text(middle, y, self.nothing, 16, MUTED, align="center")
         if folded:
             self._text(self.right, self.height - 12, folded, 13, MUTED, align="right")
         self._flush()
@@ -290,8 +299,8 @@ class _Picture:
         widest = max((_width(_plain(name), 14) for name in names), default=0.0)
         self.left = min(max(ceil((widest + 26) / 32) * 32.0, 96.0), self.width * 0.24)
         self.pitch = min((self.bottom - self.top) / max(len(names), 4), 58.0)
-        self.lane = _LANE if self.pitch >= 36 else 0.0
-        self.bar = min((self.pitch - self.lane) * (0.84 if self.lane else 0.74), 32.0)
+        self.lane = _LANE if self.pitch >= 34 else 0.0
+        self.bar = min((self.pitch - self.lane) * (0.88 if self.lane else 0.74), 32.0)
         first = self.top + self.lane + (self.pitch - self.lane) / 2
         self.ys = [first + index * self.pitch for index in range(len(names))]
 
@@ -337,9 +346,10 @@ class _Picture:
 
     def _dress_key(self, right: float, left: float, shown: Sequence[str]) -> None:
         """What the marks mean, on the title's line: only the kinds that are there, as many as fit."""
-        sizes = {kind: _width(MARKS[kind][2], 13) + 38 for kind in shown}
-        while sizes and sum(sizes.values()) > right - left:
-            sizes.popitem()
+        sizes = {kind: _width(MARKS[kind][2], 13) + 36 for kind in shown}
+        while sum(sizes.values()) > right - left:
+            # The first kinds are the everyday ones: who runs out of room misses those least.
+            del sizes[next(iter(sizes))]
         x = right - sum(sizes.values()) + 16
         for kind, size in sizes.items():
             line = self._mark_line(kind)
@@ -379,7 +389,7 @@ class _Picture:
     def _mark_line(self, kind: str) -> Line2D:
         colour = MARKS[kind][1]
         return Line2D(
-            [], [], transform=self._pixels, linestyle="none", marker=_shape(kind), markersize=12.5, markeredgewidth=0,
+            [], [], transform=self._pixels, linestyle="none", marker=_shape(kind), markersize=13.5, markeredgewidth=0,
             markerfacecolor=colour, zorder=2.9 + list(MARKS).index(kind) / 1000,
         )  # fmt: skip
 
@@ -418,6 +428,18 @@ class _Picture:
         # The strip above the plot belongs to this label alone.
         self._text(x, self.top - 13, "now", 13, INK, align="center", bold=True)
 
+    def _obstacles(self, y: float) -> list[tuple[float, float]]:
+        """The stretches of a row that no label may cross, in pixels."""
+        now = self.x(self.now)
+        return [(now - 4, now + 4)]
+
+    def _space(self, x: float, limit: float, obstacles: Iterable[tuple[float, float]]) -> float:
+        """How many pixels are free for a label that begins at `x`."""
+        for left, right in obstacles:
+            if right > x:
+                limit = min(limit, left)
+        return limit - x
+
     def _outages(self) -> None:
         for outage in self.timeline.outages:
             left, right = self.x(outage.start), self.x(self.now if outage.end is None else outage.end)
@@ -433,11 +455,12 @@ class _Picture:
         """A bar between two pixels, at least 3 pixels long: zero seconds are to be seen too."""
         self._stroke("bar", colour, begin, y, max(end, begin + 3), y)
 
-    def _ticks(self, moments: Iterable[float], colour: str, y: float, height: float) -> None:
-        base = y + self.bar / 2
+    def _ticks(self, moments: Iterable[float], y: float) -> None:
+        """White notches in the lower edge of a bar."""
+        base, height = y + self.bar / 2, max(self.bar * 0.24, 4.0)
         for moment in moments:
             if self._inside(moment):
-                self._stroke("beat", colour, self.x(moment), base, self.x(moment), base - height)
+                self._stroke("beat", "#FFFFFF", self.x(moment), base, self.x(moment), base - height)
 
     def _patience(self, begin: float, until: float, y: float) -> None:
         """A dashed outline over the time that is still granted, and a tick where it ends."""
@@ -472,7 +495,9 @@ class DeliveryPicture(_Picture):
     """
 
     title = "Delivery attempts"
-    subtitle = "a bar = one attempt in its worker's colour · faint = the broker still waits · dashed = until it gives up"
+    subtitle = (
+        "a bar = one attempt in its worker's colour · faint = the broker still waits · dashed = until it gives up"
+    )
     nothing = "nothing published yet"
 
     def _choose_rows(self) -> tuple[list[str], str]:
@@ -494,59 +519,80 @@ class DeliveryPicture(_Picture):
         folded = f"+ {', '.join(parts)} job{'' if len(hidden) == 1 else 's'} not shown" if parts else ""
         return [job.name for job in shown] + ["DLQ"] * self.has_dlq, folded
 
-    def _rows(self) -> None:
+    def _lay_out(self, names: Sequence[str]) -> None:
+        super()._lay_out(names)
+        if self.has_dlq:
+            # At the very bottom from the start, so that it stays where it is when more jobs come.
+            self.ys[-1] = self.bottom - self.pitch / 2
         self.row_of = {job.name: y for job, y in zip(self.shown, self.ys, strict=False)}
+        dead = [(job.name, job.dead) for job in self.timeline.jobs.values() if job.dead is not None]
+        dead += [(job.name, at) for job in self.timeline.jobs.values() for at in job.redriven]
+        self.falls = [(self.x(at), self.row_of[name]) for name, at in dead if self._inside(at) and name in self.row_of]
+
+    def _rows(self) -> None:
+        if self.has_dlq:
+            self._stroke("plate", "#FBF0F2", self.left, self.ys[-1], self.right, self.ys[-1])
+            self._dead_letters()
         for job in self.shown:
             self._job(job, self.row_of[job.name])
-        if self.has_dlq:
-            self._dead_letters()
+
+    def _obstacles(self, y: float) -> list[tuple[float, float]]:
+        return super()._obstacles(y) + [(x - 3, x + 3) for x, top in self.falls if top < y]
 
     def _job(self, job: JobLine, y: float) -> None:
-        self._wait(job, y)
-        free_from, lane_from = self.left, self.left
+        free_from = self._wait(job, y)
+        lane_from = self.left
         attempts = [a for a in job.attempts if max(a.closed or 0, a.end or self.now, a.start) >= self.start]
         for index, attempt in enumerate(attempts):
             following = self.x(attempts[index + 1].start) if index + 1 < len(attempts) else self.right
             free_from, lane_from = self._attempt(attempt, y, following, free_from, lane_from)
         if job.state == "stuck" and job.exhausted is not None:
-            x = max(self.x(job.exhausted) + 11, free_from + 11)
+            x = max(self.x(job.exhausted), free_from) + 11
             self._mark("stuck", x, y)
-            self._beside(x + 13, y, ("exhausted, still in the queue", "still in the queue", "stuck"), MARKS["stuck"][1])
+            space = self._space(x + 13, self.right, self._obstacles(y))
+            candidates = ("exhausted, still in the queue", "still in the queue", "stuck")
+            words = next((words for words in candidates if _width(words, 13) <= space - 4), "")
+            self._text(x + 13, y, words, 13, MARKS["stuck"][1])
         elif job.done is not None and not any(a.how == "acked" for a in job.attempts) and self._inside(job.done):
             self._mark("acked", self.x(job.done), y)
 
-    def _wait(self, job: JobLine, y: float) -> None:
-        """The hollow mark of a job in the queue and a thin line for as long as it waits for its first worker."""
+    def _wait(self, job: JobLine, y: float) -> float:
+        """A hollow mark where a job entered the queue, and a thin line until its first worker; returns its end."""
+        taken = self.left
         begins = [job.published, *job.redriven]
         for index, begin in enumerate(begins):
             before = begins[index + 1] if index + 1 < len(begins) else float("inf")
-            end = next((a.start for a in job.attempts if begin <= a.start < before), None)
+            end = next((a.start for a in job.attempts if (begin <= a.start or not index) and a.start < before), None)
             if end is None and (before < float("inf") or job.state != "waiting"):
                 continue
             x0, x1 = self.x(begin), self.x(self.now if end is None else end)
             if end is None or x1 - x0 > 18:
                 self._stroke("wait", "#C9D1D9", x0, y, x1, y)
-                self._mark("waiting", max(x0, self.left + 8), y)
+                self._mark("waiting", max(x0, self.left + 9), y)
+                taken = x1 if not index else taken
+        return taken
 
     def _attempt(
         self, a: Attempt, y: float, following: float, free_from: float, lane_from: float
     ) -> tuple[float, float]:
         """Draw one attempt; returns up to where the row, and the lane above it, are now taken."""
         colour = self.colours.get(a.worker, OKABE_ITO[-1])
-        working = a.end is None
         end = max(self.now if a.end is None else a.end, a.start)
         heard = end if a.closed is None else max(min(end, a.closed), a.start)
         waits_until = max(min(self.now, a.until), end) if a.closed is None else max(a.closed, end)
         x0, x1, x_tail = self.x(a.start), self.x(heard), self.x(waits_until)
+        obstacles = self._obstacles(y)
         self._bar(colour, x0, x1, y)
-        self._ticks(a.beats, _on(colour), y, self.bar * 0.2)
+        self._ticks(a.beats, y)
         if x_tail > x1 and end == heard:
             self._stroke("tail", _mix(colour, "#FFFFFF", 0.78), x1, y, x_tail, y)
             if a.closed is not None:
                 self._stroke("limit", MUTED, x_tail, y - self.bar / 2 - 2, x_tail, y + self.bar / 2 + 2)
+                obstacles.append((x_tail - 2, x_tail + 2))
         if a.open and a.until > self.now:
             self._patience(max(self.now, end), a.until, y)
-        mark_at = None
+            obstacles.append((self.x(a.until) - 2, self.x(a.until) + 2))
+        mark = None
         if end > heard:
             # It went on after the broker had given up on it: a thin strip below, for the row may be taken again.
             strip = y + self.bar / 2 + 3
@@ -554,12 +600,12 @@ class DeliveryPicture(_Picture):
             if self._inside(end) and a.how in MARKS:
                 self._mark(a.how, min(self.x(end) + 9, self.right), strip)
             if self._inside(heard):
-                mark_at = self._end_mark("timed_out", x0, x1, y, following)
-        elif not working and a.how in MARKS and self._inside(end):
-            mark_at = self._end_mark(a.how, x0, x1, y, following)
-        inner_right = mark_at - _BADGE / 2 if mark_at is not None and mark_at < x1 + 4 else x1
-        taken = max(x1, mark_at + _BADGE / 2 if mark_at is not None else 0.0)
-        return self._attempt_label(a, colour, y, (max(x0, free_from), inner_right), taken, following, lane_from, working)
+                mark = self._end_mark("timed_out", x0, x1, y, following)
+        elif a.end is not None and a.how in MARKS and self._inside(end):
+            mark = self._end_mark(a.how, x0, x1, y, following)
+        inner = max(x0, free_from), x1 if mark is None else min(x1, mark - _BADGE / 2)
+        taken = max(x1, x0 + 3) if mark is None else max(x1, mark + _BADGE / 2)
+        return self._attempt_label(a, colour, y, inner, taken, following, (free_from, lane_from), obstacles)
 
     def _end_mark(self, kind: str, x0: float, x1: float, y: float, following: float) -> float:
         """Set the mark behind the bar where there is room, else inside its end, else upon it."""
@@ -570,46 +616,35 @@ class DeliveryPicture(_Picture):
 
     def _attempt_label(
         self, a: Attempt, colour: str, y: float, inner: tuple[float, float], taken: float, following: float,
-        lane_from: float, working: bool,
+        free: tuple[float, float], obstacles: list[tuple[float, float]],
     ) -> tuple[float, float]:  # fmt: skip
         """Number and worker inside the bar, else beside it, else above it: the first place that has room."""
         number, name = str(a.number), _plain(a.worker)
-        room = inner[1] - inner[0] - 9
+        lane_from = free[1]
         full = f"{number}  {name}"
-        inside = _fit(full, room, 13, True, least=len(number) + 6) or _fit(number, room, 13, True, least=99)
+        room = inner[1] - inner[0] - 9
+        inside = _fit(full, room, 13, True, least=len(number) + 6) or _whole(number, room, 13)
         if inside:
             self._text(inner[0] + 5, y, inside, 13, _on(colour), bold=True)
-        if inside == full or len(inside) > len(number):
+        if len(inside) > len(number):
             return taken, lane_from
-        wanted = name if inside else full
-        now, dark = self.x(self.now), _mix(colour, "#000000", 0.45)
-        if working:
-            # Beside a bar that has just begun there is only the future: inside the dashes.
-            words = _fit(wanted, self.right - now - 8, 13, True) or number
-            self._text(now + 6, y, words, 13, dark, bold=True)
-            return taken, lane_from
-        limit = min(following, now if now >= taken else self.right) - 5
-        beside = _fit(wanted, limit - taken - 3, 13, True, least=6)
-        if beside:
-            self._text(taken + 3, y, beside, 13, dark, bold=True)
-            return taken + 3 + _width(beside, 13, True), lane_from
+        wanted, dark = name if inside else full, _mix(colour, "#000000", 0.45)
+        # Beside: behind the mark; for an attempt under way also in the time to come, before or behind its end.
+        starts = [taken + 4] + [self.x(self.now) + 6, self.x(a.until) + 6] * a.open
+        for start in starts:
+            words = _fit(wanted, self._space(start, following, obstacles) - 4, 13, True, least=7)
+            if words and start >= taken:
+                self._text(start, y, words, 13, dark, bold=True)
+                return max(taken, start + _width(words, 13, True)), lane_from
         above_from = max(inner[0], lane_from)
-        limit = min(max(following, above_from + 14), now - 4 if now >= above_from else self.right)
-        above = _fit(wanted, limit - above_from - 3, 12, True, least=5)
-        above = above or ("" if inside else _fit(number, limit - above_from, 12, True, least=99))
+        space = self._space(above_from, following if inside else max(following, above_from + 14), obstacles[:-1])
+        above = _fit(wanted, space - 3, 13, True, least=5) or ("" if inside else _whole(number, space, 13))
         if above and self.lane and above_from - inner[0] < 12:
-            self._text(above_from, y - self.bar / 2 - 7, above, 12, dark, bold=True)
-            return taken, above_from + _width(above, 12, True) + 4
+            self._text(above_from, y - self.bar / 2 - 7, above, 13, dark, bold=True)
+            return taken, above_from + _width(above, 13, True) + 4
+        if not inside and free[0] + _width(number, 13, True) + 6 < inner[0]:
+            self._text(inner[0] - 4, y, number, 13, dark, bold=True, align="right")
         return taken, lane_from
-
-    def _beside(self, x: float, y: float, candidates: Sequence[str], colour: str) -> None:
-        """The longest of the candidates that ends before the "now" line (or before the edge, when right of it)."""
-        now = self.x(self.now)
-        limit = (now if now >= x - 13 else self.right) - 6
-        for words in candidates:
-            if x + _width(words, 13) <= limit:
-                self._text(x, y, words, 13, colour)
-                return
 
     def _dead_letters(self) -> None:
         colour = MARKS["dead"][1]
@@ -631,8 +666,10 @@ class DeliveryPicture(_Picture):
             for label, align in places:
                 size = _width(label, 13)
                 x0 = x + 12 if align == "left" else x - 12 - size
-                if self.left <= x0 and x0 + size <= self.right and not any(
-                    x0 < end and begin < x0 + size for begin, end in spans
+                if (
+                    self.left <= x0
+                    and x0 + size <= self.right
+                    and not any(x0 < end and begin < x0 + size for begin, end in spans)
                 ):
                     self._text(x + 12 if align == "left" else x - 12, y, label, 13, colour, align=align)
                     spans.append((x0 - 6, x0 + size + 6))
@@ -654,7 +691,7 @@ class LeasePicture(_Picture):
     subtitle = "ticks = renewals · hatched = owner gone, lease still stands · r = revision, the fencing token"
     nothing = "no work items yet"
     right_margin = 216.0
-    least_pitch = 28.0
+    least_pitch = 34.0
 
     def _choose_rows(self) -> tuple[list[str], str]:
         items = list(self.timeline.items.values())
@@ -700,7 +737,7 @@ class LeasePicture(_Picture):
         x0, x1 = self.x(own.start), self.x(alive)
         following = self.x(after.start) if after else self.right
         self._bar(colour, x0, x1, y)
-        self._ticks(own.renewals, _on(colour), y, self.bar * 0.24)
+        self._ticks(own.renewals, y)
         room = x1 - x0 - 10
         if own.gone is not None and self._inside(alive):
             room -= _BADGE / 2
@@ -708,10 +745,7 @@ class LeasePicture(_Picture):
             self._mark(self._cause(own), x1, y)
         if own.end is None and own.until > self.now:
             self._patience(max(self.now, alive), own.until, y)
-        words = [f"{_plain(own.worker)} · r{own.token}", f"r{own.token}"]
-        label = _fit(words[0], room, 13, True, least=8) or _fit(words[1], room, 13, True, least=99)
-        if label:
-            self._text(x0 + 6, y, label, 13, _on(colour), bold=True)
+        self._owner_label(own, colour, x0, x1, room, following, y)
         if own.end is None:
             return
         x = self.x(end)
@@ -727,6 +761,31 @@ class LeasePicture(_Picture):
             limit = min(following, now if now > x + 2 * half else self.right) - 6
             if x + 21 + _width(own.how, 13) <= limit:
                 self._text(x + 21, y, own.how, 13, MARKS[own.how][1])
+
+    def _owner_label(
+        self, own: Ownership, colour: str, x0: float, x1: float, room: float, following: float, y: float
+    ) -> None:
+        """Worker and token in the bar; of a bar that is too short yet, in the time to come or above it."""
+        token, now = f"r{own.token}", self.x(self.now)
+        full = f"{_plain(own.worker)} · {token}"
+        inside = _fit(full, room, 13, True, least=8) or _whole(token, room, 13)
+        if inside:
+            self._text(x0 + 6, y, inside, 13, _on(colour), bold=True)
+        if inside not in (token, ""):
+            return
+        wanted, dark = _plain(own.worker) if inside else full, _mix(colour, "#000000", 0.45)
+        if own.end is None and own.gone is None:
+            ends = [(self.x(own.until) - 2, self.x(own.until) + 2)] if own.until > self.now else []
+            for start in (now + 6, self.x(own.until) + 6):
+                words = _fit(wanted, self._space(start, self.right, ends), 13, True, least=7)
+                if words and start > now:
+                    self._text(start, y, words, 13, dark, bold=True)
+                    return
+        start = max(x0, self._lane_from)
+        words = _fit(wanted, self._space(start, max(following, x1), self._obstacles(y)) - 12, 13, True, least=4)
+        if words and start < x1:
+            self._text(start, y - self.bar / 2 - 8, words, 13, dark, bold=True)
+            self._lane_from = start + _width(words, 13, True) + 8
 
     def _cause(self, own: Ownership) -> str:
         return _cause_of(self.timeline, own)[0]
@@ -752,10 +811,8 @@ class LeasePicture(_Picture):
             cause = _cause_of(self.timeline, own)[1]
             by = f"reclaimed {_short(after.start - own.gone)} s after {cause}, {late}" if own.gone is not None else ""
             words = [by or f"reclaimed {late}", f"reclaimed {late}", "reclaimed"]
-        lane = y - self.bar / 2 - 8 if self.lane else y - self.bar / 2
+        lane = y - self.bar / 2 - 8
         self._mark("expired", x, lane)
-        if not self.lane:
-            return
         now = self.x(self.now)
         for label in words:
             size = _width(label, 13)
@@ -871,7 +928,9 @@ def describe_deliveries(events: Told, *, now: float | None = None) -> str:
     if not timeline.jobs:
         return " ".join(["Nothing was published yet.", *_outages(timeline)])
     jobs = list(timeline.jobs.values())
-    ordinary = [job for job in jobs if job.done is not None and len(job.attempts) <= 1 and not job.late and not job.redriven]
+    ordinary = [
+        job for job in jobs if job.done is not None and len(job.attempts) <= 1 and not job.late and not job.redriven
+    ]
     told = {job.name for job in ordinary}
     interesting = [
         job for job in jobs
@@ -892,7 +951,7 @@ def describe_deliveries(events: Told, *, now: float | None = None) -> str:
     waiting = [job for job in jobs if job.state == "waiting" and job.name not in named]
     flying = [job for job in jobs if job.state == "in flight" and job not in interesting]
     if flying:
-        some = [f"{job.name} at {job.attempts[-1].worker}" for job in flying[:3]]
+        some = [f"{job.name} with {job.attempts[-1].worker}" for job in flying[:3]]
         more = f" and {len(flying) - 3} more" if len(flying) > 3 else ""
         text.append(f"In flight at {moment:.1f} s: {', '.join(some)}{more}.")
     if waiting:
@@ -963,6 +1022,9 @@ def _attempt_story(job: JobLine, a: Attempt, last: Attempt | None, now: float, *
     if first:
         doing = f"who is at it since {a.start:.1f} s"
         text = f"{job.name} was delivered to {a.worker}, {_FIRST_ENDS.get(a.how, doing).format(**numbers)}."
+        if a.end is not None and a.closed is not None and a.end > a.closed:
+            late = _ENDS.get(a.how, "ended")
+            text = f"{job.name} was delivered to {a.worker}; the broker gave up at {a.closed:.1f} s, but it was {late} late, at {end:.1f} s."
     else:
         doing = f"at work since {a.start:.1f} s"
         how = f"{_ENDS[a.how]} at {end:.1f} s" if a.how in _ENDS else doing
@@ -970,7 +1032,9 @@ def _attempt_story(job: JobLine, a: Attempt, last: Attempt | None, now: float, *
             how = f"killed after {numbers['took']} s"
         waited = last is not None and last.closed is not None and last.end is not None and last.closed > last.end
         if waited and last is not None and last.closed is not None:
-            text = f"The broker waited until {last.closed:.1f} s, then gave it to {a.worker}: attempt {a.number}, {how}."
+            text = (
+                f"The broker waited until {last.closed:.1f} s, then gave it to {a.worker}: attempt {a.number}, {how}."
+            )
         else:
             text = f"{a.worker} got it at {a.start:.1f} s: attempt {a.number}, {how}."
     if a.open and a.end is not None and a.until > now:
@@ -1005,7 +1069,9 @@ def describe_leases(events: Told, *, now: float | None = None) -> str:
     for item, own in held[:3]:
         left = own.until - moment
         expires = f"expires in {left:.1f} s" if left > 0 else "is due to expire"
-        text.append(f"{own.worker} holds {item.name} (r{own.token}, {_count(len(own.renewals), 'renewal')}); it {expires}.")
+        text.append(
+            f"{own.worker} holds {item.name} (r{own.token}, {_count(len(own.renewals), 'renewal')}); it {expires}."
+        )
     if len(held) > 3:
         text.append(f"{len(held) - 3} more are held.")
     return " ".join(text + _outages(timeline))
@@ -1020,7 +1086,9 @@ def _item_stories(timeline: Timeline, item: ItemLine, now: float) -> list[tuple[
         if own.gone is not None:
             story = f"{who} and {_cause_of(timeline, own)[2]} at {own.gone:.1f} s;"
             if own.end is None:
-                story += f" the lease still stands until {own.until:.1f} s." if own.until > now else " it is due to expire."
+                story += (
+                    f" the lease still stands until {own.until:.1f} s." if own.until > now else " it is due to expire."
+                )
             else:
                 story += f" the lease stood until {own.end:.1f} s."
         elif own.how == "expired":

@@ -69,6 +69,7 @@ class Lab:
         self._loop.run_forever()
         with contextlib.suppress(RuntimeError):
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
     def __repr__(self) -> str:
@@ -162,7 +163,7 @@ class Lab:
         return await self._stage.history.until(kind, job, worker, count=count, within=limit)
 
     async def connect(self, name: str = "learner") -> Client:
-        """A plain nats-py client of the lab's broker, for your own code, on the loop of the caller. Close it yourself."""
+        """A plain nats-py client of the lab's broker, for your own code, on the caller's loop. Close it yourself."""
         self._check()
         return await self._stage.broker.connect(name)
 
@@ -263,7 +264,10 @@ class Lab:
             del _open_labs[self.name]
         atexit.unregister(self._shut)
         future = asyncio.run_coroutine_threadsafe(self._stage.close(), self._loop)
-        with contextlib.suppress(Exception):  # whatever fails here, the guard removes server and folder
-            future.result(CALL_LIMIT)
+        try:
+            with contextlib.suppress(Exception):
+                future.result(CALL_LIMIT)
+        finally:
+            self._stage.broker.abandon()  # whatever went wrong above, an interrupt too: no server stays behind
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CALL_LIMIT)

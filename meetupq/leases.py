@@ -33,6 +33,7 @@ from meetupq.broker import asking
 from meetupq.buckets import has_expired, is_free, last_entry
 from meetupq.errors import LeaseError, LeaseLost, MeetupqError
 from meetupq.history import History
+from meetupq.tasks import drop
 from meetupq.timing import Timing
 
 T = TypeVar("T")
@@ -213,16 +214,13 @@ class Lease:
         renewing = asyncio.ensure_future(self._renew_until_lost())
         try:
             await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
-            working.cancel()
-            await asyncio.wait({working})
-            renewing.result()  # raises LeaseLost
-            raise AssertionError("renewing ends only by an error")
+            if not working.done():
+                await drop(working)
+                renewing.result()  # raises LeaseLost: renewing ends by an error only
+            return working.result()
         finally:
-            for task in (working, renewing):
-                task.cancel()
-            await asyncio.gather(working, renewing, return_exceptions=True)
+            await drop(working)
+            await drop(renewing)
 
     async def _renew_until_lost(self) -> None:
         while True:

@@ -19,6 +19,7 @@ import nats.js.errors
 from meetupq import subjects
 from meetupq.buckets import entries
 from meetupq.leases import Leases
+from meetupq.tasks import together
 
 ClaimState = Literal["held", "suspect", "expired", "released"]
 
@@ -100,16 +101,17 @@ class Roster:
             past_owners=tuple(seen.past),
         )
 
-    async def run(self) -> NoReturn:
+    async def run(self) -> None:
         """Watch and list until cancelled. A broker that goes away is waited for."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch(), name="roster: watch")
-            while True:
-                try:
-                    await self.refresh()
-                except (nats.errors.Error, TimeoutError):
-                    pass  # the broker is away: what we know grows old, and `evidence_age` says so
-                await asyncio.sleep(max(0.2, self.leases.timing.lobby))
+        await together(watch=self._watch(), list=self._list())
+
+    async def _list(self) -> NoReturn:
+        while True:
+            try:
+                await self.refresh()
+            except (nats.errors.Error, TimeoutError):
+                pass  # the broker is away: what we know grows old, and `evidence_age` says so
+            await asyncio.sleep(self.leases.timing.lobby)
 
     async def refresh(self) -> None:
         """Read the whole bucket now."""

@@ -24,6 +24,7 @@ from meetupq.errors import MeetupqError
 from meetupq.history import History
 from meetupq.leases import Leases
 from meetupq.roster import Claim, Roster
+from meetupq.tasks import drop
 from meetupq.timing import Timing
 from meetupq.witness import Witness
 from meetupq.work_items import WorkItems
@@ -98,9 +99,8 @@ class Stage:
 
     async def close(self) -> None:
         """End everything that was started here. Twice does no harm."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for task in [*self._tasks]:
+            await drop(task)
         await self.crew.close()
         if self._client:
             with contextlib.suppress(Exception):  # a broker that is gone can't say goodbye
@@ -145,8 +145,8 @@ class Stage:
             The names. A name that was published within two minutes is dropped by the broker as a duplicate.
         """
         names = [*jobs]
-        for _ in range(count or (0 if jobs else 1)):
-            names.append(self._next_name("poison" if poison else kind))
+        numbered = count or (0 if jobs else 1)
+        names += [self._next_name("poison" if poison else kind) for _ in range(numbered)]
         for name in names:
             payload = job_payload(seconds=seconds, poison=poison)
             await self.queue.publish(name, payload, kind=kind, priority=priority)

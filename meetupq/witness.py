@@ -15,6 +15,7 @@ from nats.aio.client import Client
 
 from meetupq import subjects
 from meetupq.history import History
+from meetupq.tasks import together
 from meetupq.timeline import Timeline
 from meetupq.timing import Timing
 
@@ -34,13 +35,14 @@ class Witness:
         self._acks: dict[int, tuple[float, int]] = {}
         self._jobs: dict[int, str] = {}
 
-    async def run(self) -> NoReturn:
+    async def run(self) -> None:
         """Watch until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._listen(), name="witness: listen")
-            while True:
-                self._look()
-                await asyncio.sleep(TICK)
+        await together(listen=self._listen(), look=self._look_again_and_again())
+
+    async def _look_again_and_again(self) -> NoReturn:
+        while True:
+            self._look()
+            await asyncio.sleep(TICK)
 
     async def _listen(self) -> None:
         metrics = await self._client.subscribe(f"{subjects.ACK_METRIC}.{subjects.JOBS}.*")

@@ -18,6 +18,7 @@ from meetupq.buckets import entries, is_free
 from meetupq.errors import BrokerUnreachable, LeaseError, LeaseLost, MeetupqError, QueueError
 from meetupq.leases import Lease, Leases
 from meetupq.subjects import LEASES
+from meetupq.tasks import drop
 from meetupq.work_items import WorkItem, WorkItems
 from meetupq.work_queue import Delivery, WorkQueue
 
@@ -115,7 +116,7 @@ class QueueWorker:
             yield
         finally:
             if beating:
-                beating.cancel()
+                await drop(beating)
 
 
 class Stopped(MeetupqError):
@@ -158,7 +159,7 @@ class LeaseWorker:
                 except (BrokerUnreachable, LeaseError):
                     await _pause(self._stopping, 0.2)
         finally:
-            watching.cancel()
+            await drop(watching)
 
     async def _lobby(self) -> bool:
         """Try for the free items, in random order so that not all run for the same. True if we got one."""
