@@ -219,8 +219,7 @@ class Lease:
                 renewing.result()  # raises LeaseLost: renewing ends by an error only
             return working.result()
         finally:
-            await drop(working)
-            await drop(renewing)
+            await drop(working, renewing)
 
     async def _renew_until_lost(self) -> None:
         while True:

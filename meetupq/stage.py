@@ -99,8 +99,7 @@ class Stage:
 
     async def close(self) -> None:
         """End everything that was started here. Twice does no harm."""
-        for task in [*self._tasks]:
-            await drop(task)
+        await drop(*self._tasks)
         await self.crew.close()
         if self._client:
             with contextlib.suppress(Exception):  # a broker that is gone can't say goodbye

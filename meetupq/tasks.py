@@ -9,22 +9,24 @@ from typing import Any, Final
 AGAIN: Final = 0.05
 
 
-async def drop(task: asyncio.Future[Any]) -> None:
-    """Cancel a task until it is gone, whatever it ends with.
+async def drop(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks until they are gone, whatever they end with.
 
     Once is not enough: up to Python 3.11 `asyncio.wait_for` can swallow a cancellation that arrives together with the
     result (nats-py uses it everywhere), and nats-py turns a cancelled wait on a closed connection into an error. A loop
     that waits for its broker would then go on for ever.
     """
     cancelled = False
-    while not task.done():
-        task.cancel()
+    while alive := {task for task in tasks if not task.done()}:
+        for task in alive:
+            task.cancel()
         try:
-            await asyncio.wait({task}, timeout=AGAIN)
+            await asyncio.wait(alive, timeout=AGAIN)
         except asyncio.CancelledError:
-            cancelled = True  # we are dropped ourselves: first see this one out
-    if not task.cancelled():
-        task.exception()  # seen, so that asyncio doesn't complain about it
+            cancelled = True  # we are dropped ourselves: first see these out
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # seen, so that asyncio doesn't complain about it
     if cancelled:
         raise asyncio.CancelledError
 
@@ -40,5 +42,4 @@ async def together(**works: Coroutine[Any, Any, Any]) -> None:
         for task in done:
             task.result()
     finally:
-        for task in tasks:
-            await drop(task)
+        await drop(*tasks)
