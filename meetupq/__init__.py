@@ -4,7 +4,19 @@ from meetupq.errors import LeaseLost, MeetupqError
 from meetupq.history import Event, History
 from meetupq.lab import Lab
 from meetupq.leases import Leases
+from meetupq.panels import LeasePanel, QueuePanel
 from meetupq.timing import Timing
 from meetupq.work_queue import WorkQueue
 
-__all__ = ["Event", "History", "Lab", "LeaseLost", "Leases", "MeetupqError", "Timing", "WorkQueue"]
+__all__ = [
+    "Event",
+    "History",
+    "Lab",
+    "LeaseLost",
+    "LeasePanel",
+    "Leases",
+    "MeetupqError",
+    "QueuePanel",
+    "Timing",
+    "WorkQueue",
+]

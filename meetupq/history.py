@@ -224,7 +224,8 @@ class History:
         header = {"format": FORMAT, "version": FORMAT_VERSION, "events": len(events), "meta": self.meta}
         with path.open("w", encoding="utf-8") as file:
             file.write(json.dumps(header) + "\n")
-            file.writelines(json.dumps(asdict(event), ensure_ascii=False) + "\n" for event in events)
+            # All in ASCII: a name may hold what only Unicode calls a line's end, or half a character.
+            file.writelines(json.dumps(asdict(event)) + "\n" for event in events)
         return path
 
     @classmethod
@@ -276,7 +277,7 @@ def _header(path: Path, lines: list[str]) -> dict[str, Any]:
     foreign = f"{path}, line 1: this is not a meetupq recording; choose a file that History.save wrote"
     try:
         header = json.loads(lines[0]) if lines else None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RecordingBroken(foreign) from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise RecordingBroken(foreign)
@@ -305,6 +306,8 @@ def _event(path: Path, number: int, line: str) -> Event:
             raise broken(f"the field {name!r} is missing")
         if not isinstance(raw[name], _PYTHON_TYPES[kind]) or isinstance(raw[name], bool):
             raise broken(f"the field {name!r} should be of type {kind}")
+        if kind == "float" and not abs(raw[name]) < 1e15:
+            raise broken(f"the field {name!r} is beyond all time")
     if extra := sorted(set(raw) - {name for name, _ in _FIELDS}):
         raise broken(f"unknown field {extra[0]!r}")
     if raw["kind"] not in KINDS or raw["source"] not in SOURCES:

@@ -19,11 +19,13 @@ from meetupq.crew import Role
 from meetupq.dead_letters import DeadLetter
 from meetupq.errors import BackgroundFailure, LabClosed, MeetupqError
 from meetupq.history import Condition, Event, History
+from meetupq.panels import Controls, LeasePanel, Panel, QueuePanel
 from meetupq.roster import Claim
 from meetupq.stage import Failure, Stage
 from meetupq.timing import Timing
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Panel)
 CALL_LIMIT = 15.0
 _open_labs: dict[str, Lab] = {}
 
@@ -50,6 +52,8 @@ class Lab:
             earlier._shut()
         self.name = name
         self._stage = Stage(timing, url=url)
+        self._panels: list[Panel] = []
+        self._stage.on_failure = self._refresh_panels
         self._raised = 0
         self._closed = False
         self._loop = asyncio.new_event_loop()
@@ -215,13 +219,14 @@ class Lab:
 
     # --- the lease half ----------------------------------------------------------------------------
 
-    def add_work(self, *items: str, seconds: float, steps: int = 10) -> list[str]:
-        """Put up items of long work; returns those that were new."""
+    def add_work(self, *items: str, seconds: float | None = None, steps: int = 10) -> list[str]:
+        """Put up items of long work; returns those that were new. See `Stage.add_work`."""
         return self._call(self._stage.add_work, *items, seconds=seconds, steps=steps)
 
     def claims(self) -> list[Claim]:
-        """The roster: who owns what."""
-        return self._call(self._stage.claims)
+        """The roster: who owns what, since when, for how long still, and how we know."""
+        self._check()
+        return self._stage.roster.claims()
 
     # --- the crew ----------------------------------------------------------------------------------
 
@@ -244,6 +249,35 @@ class Lab:
     def kill_all(self, role: Role | None = None) -> str:
         """Kill all workers (of a role)."""
         return self._call(self._stage.kill_all, role)
+
+    # --- the views ---------------------------------------------------------------------------------
+
+    def queue_panel(self, **size: Any) -> QueuePanel:
+        """The work queue, live, with buttons. There is one per lab; showing it again shows the same one."""
+        return self._panel(QueuePanel, size)
+
+    def lease_panel(self, **size: Any) -> LeasePanel:
+        """The leases, live, with buttons. There is one per lab; showing it again shows the same one."""
+        return self._panel(LeasePanel, size)
+
+    def _panel(self, kind: type[P], size: dict[str, Any]) -> P:
+        self._check()
+        for panel in self._panels:
+            if isinstance(panel, kind):
+                return panel
+        controls = Controls(
+            press=self.press,
+            timing=self.timing,
+            failures=lambda: [str(failure) for failure in self._stage.failures],
+            claims=self._stage.roster.claims,
+        )
+        panel = kind(self._stage.history, controls, **size)
+        self._panels.append(panel)
+        return panel
+
+    def _refresh_panels(self) -> None:
+        for panel in self._panels:
+            panel.refresh()
 
     # --- the end -----------------------------------------------------------------------------------
 
@@ -269,5 +303,7 @@ class Lab:
                 future.result(CALL_LIMIT)
         finally:
             self._stage.broker.abandon()  # whatever went wrong above, an interrupt too: no server stays behind
+        for panel in self._panels:
+            panel.freeze()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CALL_LIMIT)

@@ -83,7 +83,7 @@ class Roster:
     def claims(self) -> list[Claim]:
         """The roster, by work item. Free of cost: it asks nobody."""
         now = time.monotonic()
-        return [self._claim(item, seen, now - seen.at) for item, seen in sorted(self._seen.items())]
+        return [self._claim(item, seen, now - seen.at) for item, seen in sorted([*self._seen.items()])]
 
     def _claim(self, item: str, seen: _Seen, age: float) -> Claim:
         overdue = age > 2 * self.leases.timing.renew

@@ -23,7 +23,7 @@ from meetupq.dead_letters import DeadLetter, DeadLetters
 from meetupq.errors import MeetupqError
 from meetupq.history import History
 from meetupq.leases import Leases
-from meetupq.roster import Claim, Roster
+from meetupq.roster import Roster
 from meetupq.tasks import drop
 from meetupq.timing import Timing
 from meetupq.witness import Witness
@@ -61,6 +61,7 @@ class Stage:
         self.broker = Broker(url)
         self.crew = Crew(self.broker, self.timing, self.history, self._report)
         self.failures: list[Failure] = []
+        self.on_failure: Callable[[], None] = lambda: None
         self.sweeping = True
         self._numbers: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -121,7 +122,11 @@ class Stage:
     def _report(self, what: str, error: BaseException) -> None:
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
+        self._fail(what, error)
+
+    def _fail(self, what: str, error: BaseException) -> None:
         self.failures.append(Failure(what, error))
+        self.on_failure()
 
     # --- the queue half ----------------------------------------------------------------------------
 
@@ -155,8 +160,8 @@ class Stage:
         """Publish a job that fails at every attempt."""
         return await self.publish(*jobs, seconds=seconds, poison=True)
 
-    def _next_name(self, kind: str) -> str:
-        taken = {event.job for event in self.history.where("published")}
+    def _next_name(self, kind: str, event: str = "published") -> str:
+        taken = {known.job for known in self.history.where(event)}
         while True:
             self._numbers[kind] += 1
             if (name := f"{kind}-{self._numbers[kind]}") not in taken:
@@ -180,18 +185,23 @@ class Stage:
 
     # --- the lease half ----------------------------------------------------------------------------
 
-    async def add_work(self, *items: str, seconds: float, steps: int = 10) -> list[str]:
-        """Put up items of long work. Returns those that were new."""
+    async def add_work(self, *items: str, seconds: float | None = None, steps: int = 10) -> list[str]:
+        """Put up items of long work, by name; without a name one called work-1, work-2, ...
+
+        Args:
+            seconds: how long an item takes; None: five TTLs of a lease.
+            steps: in how many steps, each of which is written down when it is done.
+
+        Returns:
+            Those that were new.
+        """
+        seconds = 5 * self.timing.lease_ttl if seconds is None else seconds
         added = []
-        for item in items:
+        for item in items or (self._next_name("work", "added"),):
             if await self.items.add(item, seconds=seconds, steps=steps):
                 self.history.append("added", item, detail=f"{steps} steps, {seconds:g} s")
                 added.append(item)
         return added
-
-    async def claims(self) -> list[Claim]:
-        """The roster as it is known now."""
-        return self.roster.claims()
 
     # --- the crew ----------------------------------------------------------------------------------
 
@@ -227,6 +237,6 @@ class Stage:
             try:
                 await action()
             except MeetupqError as error:
-                self.failures.append(Failure(what, error))
+                self._fail(what, error)
 
         self.background(doing(), what)

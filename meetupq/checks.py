@@ -1,0 +1,300 @@
+"""Verdicts: what a lesson claims, held against what the history says. Pure functions, none of them waits.
+
+Every verdict is HELD, NOT YET or BROKEN, with one sentence of counts and names. HELD is never said about nothing: where
+the thing was not observed the verdict is NOT YET. Sentences hold no measured times, so that they can be compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from meetupq.history import Event, History, events_of
+from meetupq.timeline import JobLine, Ownership, Timeline
+from meetupq.timing import Timing
+
+Events = History | Iterable[Event]
+CLOCK_SLACK = 0.05
+"""Seconds that a worker's clock reading may lag behind the broker's own; the broker is never asked what time it is."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One claim's outcome: `status` is "HELD", "NOT YET" or "BROKEN"; `sentence` names the facts it rests on."""
+
+    status: Literal["HELD", "NOT YET", "BROKEN"]
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.sentence}"
+
+    __repr__ = __str__
+
+
+def held(sentence: str) -> Verdict:
+    return Verdict("HELD", sentence)
+
+
+def not_yet(sentence: str) -> Verdict:
+    return Verdict("NOT YET", sentence)
+
+
+def broken(sentence: str) -> Verdict:
+    return Verdict("BROKEN", sentence)
+
+
+# --- the queue half ------------------------------------------------------------------------------------
+
+
+def delivered_once(events: Events, *jobs: str) -> Verdict:
+    """Each of the jobs was delivered to one worker, once, and acked."""
+    lines = Timeline(events).jobs
+    wanted = [lines.get(job) for job in jobs]
+    if not jobs or not all(line and line.attempts for line in wanted):
+        return not_yet("some of these jobs were not delivered to anybody so far")
+    again = [line.name for line in wanted if line and len(line.attempts) > 1]
+    if again:
+        return broken(f"{', '.join(again)} went out more than once")
+    if not all(line and line.done is not None for line in wanted):
+        return not_yet("some of these jobs are still at work")
+    return held(f"{len(jobs)} jobs, {len(jobs)} deliveries, {len(jobs)} acks: each job went to one worker only")
+
+
+def retried_elsewhere(events: Events, job: str) -> Verdict:
+    """The job's worker was killed, and after the broker's patience, not before, the job went to another one."""
+    line = Timeline(events).jobs.get(job)
+    killed = [n for n, attempt in enumerate(line.attempts) if attempt.how == "killed"] if line else []
+    if line is None or not killed:
+        return not_yet(f"nobody was killed while working on {job}")
+    if len(line.attempts) == killed[-1] + 1:
+        return not_yet(f"{job} was not delivered again so far: the broker still waits for an ack")
+    first, second = line.attempts[killed[0]], line.attempts[killed[0] + 1]
+    if second.start < first.until - CLOCK_SLACK:
+        return broken(f"{job} was delivered again before the broker's patience with attempt {first.number} was over")
+    if second.worker == first.worker:
+        return not_yet(f"{job} went to {first.worker} again, who was started again: kill, and leave it dead")
+    return held(
+        f"{job} took {_attempts(line)}: attempt {second.number} began only after the patience with "
+        f"attempt {first.number}, with another worker"
+    )
+
+
+def untouched(events: Events, job: str) -> Verdict:
+    """While `job` was being retried, every other job that is done was delivered once."""
+    others = [line for line in Timeline(events).jobs.values() if line.name != job and line.done is not None]
+    if not others:
+        return not_yet("no other job is done so far")
+    again = [line.name for line in others if len(line.attempts) > 1]
+    return (
+        broken(f"{', '.join(again)} went out more than once too")
+        if again
+        else held(f"the other {len(others)} jobs that are done were delivered once each")
+    )
+
+
+def died_after(events: Events, job: str, deliveries: int) -> Verdict:
+    """The job was delivered exactly so many times, then kept as a dead letter."""
+    line = Timeline(events).jobs.get(job)
+    if line is None or line.dead is None:
+        return not_yet(f"{job} is not among the dead letters so far")
+    numbers = [attempt.number for attempt in line.attempts[-deliveries:]]
+    if line.deliveries != deliveries or numbers != [*range(1, deliveries + 1)]:
+        return broken(f"{job} was to die after {deliveries} deliveries, but had {line.deliveries}")
+    return held(f"{job} was delivered {deliveries} times, then it was kept as a dead letter")
+
+
+def gaps_follow(events: Events, job: str, timing: Timing) -> Verdict:
+    """The waits between the attempts of a job that fails in silence are those of the timing, none shorter."""
+    line = Timeline(events).jobs.get(job)
+    attempts = line.attempts if line else []
+    if len(attempts) < 2:
+        return not_yet(f"{job} was not tried twice so far")
+    for earlier, later in pairwise(attempts):
+        if later.number == earlier.number + 1:
+            # A heartbeat starts the same patience anew.
+            since = max([earlier.start, *earlier.beats])
+            if later.start - since < timing.patience(earlier.number) - CLOCK_SLACK:
+                return broken(f"attempt {later.number} of {job} came earlier than the timing's patience")
+    waits = " s, ".join(f"{timing.patience(attempt.number):g}" for attempt in attempts[:-1])
+    return held(f"{job} was tried {len(attempts)} times, with at least {waits} s of patience in between")
+
+
+def silent_while_dead(events: Events, *jobs: str) -> Verdict:
+    """The jobs have used up their attempts, no worker lives, and the broker has not said a word about it."""
+    timeline = Timeline(events)
+    lines = [timeline.jobs.get(job) for job in jobs]
+    if not jobs or not all(line and line.exhausted is not None for line in lines):
+        return not_yet("some of these jobs still have an attempt left")
+    told = [line.name for line in lines if line and (line.exhausted_source == "broker" or line.dead is not None)]
+    if told:
+        return broken(f"the broker has reported {', '.join(told)}")
+    return held(f"{len(jobs)} exhausted, 0 advisories, 0 dead letters")
+
+
+def buried_once(events: Events, *jobs: str) -> Verdict:
+    """Each of the jobs was brought to the dead letters, once."""
+    times = Counter(event.job for event in events_of(events) if event.kind == "dead_lettered")
+    if not jobs or not all(times[job] for job in jobs):
+        return not_yet("some of these jobs are not among the dead letters so far")
+    twice = [job for job in jobs if times[job] > 1]
+    return (
+        broken(f"{', '.join(twice)} was buried twice")
+        if twice
+        else held(f"{len(jobs)} dead jobs, {len(jobs)} dead letters")
+    )
+
+
+def started_again(events: Events, job: str) -> Verdict:
+    """After the redrive the job's attempts began at 1 again."""
+    seen = [event for event in events_of(events) if event.job == job]
+    redriven = [n for n, event in enumerate(seen) if event.kind == "redriven"]
+    after = [event.attempt for event in seen[redriven[-1] :] if event.kind == "delivered"] if redriven else []
+    if not after:
+        return not_yet(f"{job} was not redriven and delivered again so far")
+    if after[0] != 1:
+        return broken(f"{job} came back as attempt {after[0]}")
+    return held(f"{job} was redriven, and its first delivery since then is attempt 1")
+
+
+def nothing_lost(events: Events, in_stream: int | None = None, letters: int | None = None) -> Verdict:
+    """No job is both done and dead, none is unknown, and (given the broker's own counts) none is missing.
+
+    Args:
+        in_stream: how many messages the broker has in the stream of jobs now.
+        letters: how many messages it has among the dead letters.
+    """
+    seen = events_of(events)
+    timeline = Timeline(seen)
+    published = {event.job for event in seen if event.kind == "published"}
+    if not published:
+        return not_yet("no job was published so far")
+    strangers = sorted(set(timeline.jobs) - published)
+    if strangers:
+        return broken(f"{', '.join(strangers)} turned up without being published")
+    both = sorted(line.name for line in timeline.jobs.values() if line.dead is not None and _acked(seen, line))
+    if both:
+        return broken(f"{', '.join(both)} is done and dead at once")
+    counts = timeline.counts
+    unsettled = len(published) - counts["done"] - counts["dead"]
+    if in_stream is not None and in_stream != unsettled:
+        return broken(f"{unsettled} jobs should be in the stream, but the broker has {in_stream}")
+    if letters is not None and letters != counts["dead"]:
+        return broken(f"{counts['dead']} jobs should be dead letters, but the broker has {letters}")
+    return held(f"{len(published)} published = {counts['done']} acked + {counts['dead']} dead + {unsettled} in flight")
+
+
+def adds_up(events: Events) -> Verdict:
+    """Published = acked + dead + in flight, counted over the events one by one, not over the states."""
+    seen = events_of(events)
+    published = {event.job for event in seen if event.kind == "published"}
+    if not published:
+        return not_yet("no job was published so far")
+    settled: dict[str, str] = {}
+    for event in seen:
+        if event.kind in ("acked", "late_success"):
+            settled[event.job] = "acked"
+        elif event.kind == "dead_lettered":
+            settled[event.job] = "dead"
+        elif event.kind == "redriven":
+            settled.pop(event.job, None)
+    ends = Counter(settled.values())
+    counts = Timeline(seen).counts
+    if (ends["acked"], ends["dead"]) != (counts["done"], counts["dead"]) or not set(settled) <= published:
+        return broken(f"the events say {ends['acked']} acked and {ends['dead']} dead, the states {counts}")
+    flying = len(published) - ends["acked"] - ends["dead"]
+    return held(f"{len(published)} published = {ends['acked']} acked + {ends['dead']} dead + {flying} in flight")
+
+
+def _acked(events: Sequence[Event], line: JobLine) -> bool:
+    """Whether the job was acked after it was last put into the queue."""
+    since = line.redriven[-1] if line.redriven else 0.0
+    return any(event.kind == "acked" and event.job == line.name and event.at >= since for event in events)
+
+
+def _attempts(line: JobLine) -> str:
+    return f"{len(line.attempts)} attempts"
+
+
+# --- the lease half ------------------------------------------------------------------------------------
+
+
+def never_two_owners(events: Events) -> Verdict:
+    """No work item had two owners at once, and each owner's token is larger than the one before."""
+    items = Timeline(events).items.values()
+    claims = sum(len(item.ownerships) for item in items)
+    if not claims:
+        return not_yet("nothing was claimed so far")
+    for item in items:
+        for earlier, later in pairwise(item.ownerships):
+            if later.token <= earlier.token:
+                return broken(f"{item.name}: the token of {later.worker} is not larger than {earlier.worker}'s")
+            if earlier.end is None or later.start < earlier.end - CLOCK_SLACK:
+                return broken(f"{item.name} was owned by {earlier.worker} and {later.worker} at once")
+    return held(f"{len(items)} work items, {claims} claims, never two owners of one item")
+
+
+def owners(events: Events, items: int) -> Verdict:
+    """So many work items have an owner each now."""
+    owned = [line for line in Timeline(events).items.values() if line.owner]
+    if len(owned) < items:
+        return not_yet(f"{len(owned)} of {items} work items have an owner so far")
+    return held(f"{len(owned)} work items, {len({line.owner.worker for line in owned if line.owner})} owners")
+
+
+def reclaimed_after_ttl(events: Events, item: str) -> Verdict:
+    """The owner died; the lease stood until its TTL was over; then somebody else claimed it, with a larger token."""
+    line = Timeline(events).items.get(item)
+    takeover = _takeover(line.ownerships if line else [])
+    if takeover is None:
+        return not_yet(f"nobody has taken {item} over from a dead owner so far")
+    dead, heir = takeover
+    if heir.start < dead.until - CLOCK_SLACK:
+        return broken(f"{item} was claimed before the lease of {dead.worker} had run out")
+    if heir.token <= dead.token:
+        return broken(f"{item}: the token did not grow")
+    if heir.worker == dead.worker:
+        return not_yet(f"{item} went back to {dead.worker}, who was started again: kill, and leave it dead")
+    return held(f"{item} was claimed by another worker, only after the dead owner's TTL, with a larger token")
+
+
+def _takeover(ownerships: Sequence[Ownership]) -> tuple[Ownership, Ownership] | None:
+    return next(((a, b) for a, b in pairwise(ownerships) if a.gone is not None and b.reclaimed), None)
+
+
+def handed_over(events: Events, item: str) -> Verdict:
+    """The owner stopped politely, and the next one claimed the item without waiting for the TTL."""
+    line = Timeline(events).items.get(item)
+    pairs = [*pairwise(line.ownerships)] if line else []
+    found = [(a, b) for a, b in pairs if a.how == "released" and not b.reclaimed]
+    if not found:
+        return not_yet(f"{item} was not released and claimed again so far")
+    released, heir = found[-1]
+    if heir.start >= released.until:
+        return broken(f"{item} was claimed again only after the TTL, as if its owner had died")
+    return held(f"{item} was released, and claimed again before its TTL was over")
+
+
+def resumed(events: Events, item: str) -> Verdict:
+    """Every step of the item was done once, in order, by more than one owner in turn."""
+    steps = [event for event in events_of(events) if event.kind == "checkpointed" and event.job == item]
+    numbers = [int(event.detail.split()[0]) for event in steps]
+    by = list(dict.fromkeys(event.worker for event in steps))
+    if len(by) < 2 or Timeline(events).items[item].finished is None:
+        return not_yet(f"{item} was not taken over and finished so far")
+    if numbers != [*range(1, len(numbers) + 1)]:
+        return broken(f"the steps of {item} were done as {numbers}")
+    return held(f"{len(numbers)} steps of {item}, each done once, by {len(by)} owners in turn")
+
+
+def one_winner(claims: Iterable[object]) -> Verdict:
+    """Of all who tried to claim one item (a lease, or None for each), one succeeded."""
+    results = list(claims)
+    winners = sum(result is not None for result in results)
+    if not results:
+        return not_yet("nobody has tried so far")
+    if winners != 1:
+        return broken(f"{len(results)} tried, {winners} won")
+    return held(f"{len(results)} tried, 1 won")
