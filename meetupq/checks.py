@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
+from meetupq.dead_letters import DeadLetter
 from meetupq.history import Event, History, events_of
+from meetupq.roster import Claim
 from meetupq.timeline import JobLine, Ownership, Timeline
 from meetupq.timing import Timing
 
@@ -60,7 +62,8 @@ def delivered_once(events: Events, *jobs: str) -> Verdict:
         return broken(f"{', '.join(again)} went out more than once")
     if not all(line and line.done is not None for line in wanted):
         return not_yet("some of these jobs are still at work")
-    return held(f"{len(jobs)} jobs, {len(jobs)} deliveries, {len(jobs)} acks: each job went to one worker only")
+    count = len(jobs)
+    return held(f"{_n(count, 'job')}, {_n(count, 'delivery')}, {_n(count, 'ack')}: each job went to one worker only")
 
 
 def retried_elsewhere(events: Events, job: str) -> Verdict:
@@ -77,7 +80,7 @@ def retried_elsewhere(events: Events, job: str) -> Verdict:
     if second.worker == first.worker:
         return not_yet(f"{job} went to {first.worker} again, who was started again: kill, and leave it dead")
     return held(
-        f"{job} took {_attempts(line)}: attempt {second.number} began only after the patience with "
+        f"{job} took {_n(len(line.attempts), 'attempt')}: attempt {second.number} began only after the patience with "
         f"attempt {first.number}, with another worker"
     )
 
@@ -91,7 +94,7 @@ def untouched(events: Events, job: str) -> Verdict:
     return (
         broken(f"{', '.join(again)} went out more than once too")
         if again
-        else held(f"the other {len(others)} jobs that are done were delivered once each")
+        else held(f"{_n(len(others), 'other job')} done, each delivered once")
     )
 
 
@@ -103,7 +106,7 @@ def died_after(events: Events, job: str, deliveries: int) -> Verdict:
     numbers = [attempt.number for attempt in line.attempts[-deliveries:]]
     if line.deliveries != deliveries or numbers != [*range(1, deliveries + 1)]:
         return broken(f"{job} was to die after {deliveries} deliveries, but had {line.deliveries}")
-    return held(f"{job} was delivered {deliveries} times, then it was kept as a dead letter")
+    return held(f"{job} had {_n(deliveries, 'delivery')}, then it was kept as a dead letter")
 
 
 def gaps_follow(events: Events, job: str, timing: Timing) -> Verdict:
@@ -118,8 +121,7 @@ def gaps_follow(events: Events, job: str, timing: Timing) -> Verdict:
             since = max([earlier.start, *earlier.beats])
             if later.start - since < timing.patience(earlier.number) - CLOCK_SLACK:
                 return broken(f"attempt {later.number} of {job} came earlier than the timing's patience")
-    waits = " s, ".join(f"{timing.patience(attempt.number):g}" for attempt in attempts[:-1])
-    return held(f"{job} was tried {len(attempts)} times, with at least {waits} s of patience in between")
+    return held(f"{job} was tried {len(attempts)} times, and no wait was shorter than the patience with that attempt")
 
 
 def silent_while_dead(events: Events, *jobs: str) -> Verdict:
@@ -143,8 +145,34 @@ def buried_once(events: Events, *jobs: str) -> Verdict:
     return (
         broken(f"{', '.join(twice)} was buried twice")
         if twice
-        else held(f"{len(jobs)} dead jobs, {len(jobs)} dead letters")
+        else held(f"{_n(len(jobs), 'dead job')}, {_n(len(jobs), 'dead letter')}")
     )
+
+
+def letter_is_whole(letter: DeadLetter | None, payload: bytes) -> Verdict:
+    """The dead letter has the job's own payload, and says why it is there and after how many deliveries."""
+    if letter is None:
+        return not_yet("there is no dead letter to look at so far")
+    if letter.payload != payload or not letter.reason or letter.deliveries < 1:
+        return broken(f"the letter of {letter.job} lacks its payload, its reason or its deliveries")
+    return held(f"the letter of {letter.job} has its payload, its subject and the reason: {letter.reason}")
+
+
+def only_a_pointer(advisory: dict[str, Any], payload: bytes) -> Verdict:
+    """The broker's advisory names the job's place in the stream and has nothing of the job itself."""
+    if "stream_seq" not in advisory:
+        return not_yet("no advisory was received so far")
+    if payload and payload.decode() in str(advisory):
+        return broken("the advisory has the payload in it")
+    return held(f"the advisory names stream {advisory['stream']}, sequence and deliveries, but has no payload")
+
+
+def dropped_as_duplicate(receipt: object | None) -> Verdict:
+    """By its receipt the broker took the message and threw it away: it had seen this Msg-Id."""
+    if receipt is None:
+        return not_yet("nothing was published so far")
+    duplicate = getattr(receipt, "duplicate", None)
+    return held("the broker says: duplicate, nothing was stored") if duplicate else broken("the message was stored")
 
 
 def started_again(events: Events, job: str) -> Verdict:
@@ -157,6 +185,21 @@ def started_again(events: Events, job: str) -> Verdict:
     if after[0] != 1:
         return broken(f"{job} came back as attempt {after[0]}")
     return held(f"{job} was redriven, and its first delivery since then is attempt 1")
+
+
+def redriven_only(events: Events, *jobs: str) -> Verdict:
+    """Of the jobs that failed together, these were put back and are done; nothing else was put back since."""
+    lines = Timeline(events).jobs
+    wanted = [lines[job] for job in jobs if job in lines]
+    if len(wanted) < len(jobs) or not all(line.redriven for line in wanted):
+        return not_yet("some of these letters were not redriven so far")
+    since = min(line.redriven[-1] for line in wanted)
+    others = [line.name for line in lines.values() if line.name not in jobs and line.redriven[-1:] > [since]]
+    if others:
+        return broken(f"{', '.join(others)} was put back too")
+    if not all(line.done is not None for line in wanted):
+        return not_yet("some of these jobs are still at work")
+    return held(f"{', '.join(jobs)} were put back and are done, and nothing else was put back")
 
 
 def nothing_lost(events: Events, in_stream: int | None = None, letters: int | None = None) -> Verdict:
@@ -214,8 +257,11 @@ def _acked(events: Sequence[Event], line: JobLine) -> bool:
     return any(event.kind == "acked" and event.job == line.name and event.at >= since for event in events)
 
 
-def _attempts(line: JobLine) -> str:
-    return f"{len(line.attempts)} attempts"
+def _n(count: int, noun: str) -> str:
+    """A count with its noun, in the plural where it takes one."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun[:-1]}ies" if noun.endswith("y") else f"{count} {noun}s"
 
 
 # --- the lease half ------------------------------------------------------------------------------------
@@ -233,7 +279,7 @@ def never_two_owners(events: Events) -> Verdict:
                 return broken(f"{item.name}: the token of {later.worker} is not larger than {earlier.worker}'s")
             if earlier.end is None or later.start < earlier.end - CLOCK_SLACK:
                 return broken(f"{item.name} was owned by {earlier.worker} and {later.worker} at once")
-    return held(f"{len(items)} work items, {claims} claims, never two owners of one item")
+    return held(f"{_n(len(items), 'work item')}, {_n(claims, 'claim')}, never two owners of one item")
 
 
 def owners(events: Events, items: int) -> Verdict:
@@ -287,6 +333,18 @@ def resumed(events: Events, item: str) -> Verdict:
     if numbers != [*range(1, len(numbers) + 1)]:
         return broken(f"the steps of {item} were done as {numbers}")
     return held(f"{len(numbers)} steps of {item}, each done once, by {len(by)} owners in turn")
+
+
+def still_ours(claims: Iterable[Claim], item: str, owner: str) -> Verdict:
+    """More than one TTL after the claim, the roster still shows the same owner, who has renewed."""
+    claim = next((claim for claim in claims if claim.item == item), None)
+    if claim is None or claim.owner != owner:
+        return not_yet(f"{owner} has not claimed {item} so far")
+    if claim.state not in ("held", "suspect"):
+        return not_yet(f"{item} {claim.state}: renew it before its TTL is over")
+    if not claim.renewals:
+        return not_yet(f"{item} was not renewed so far")
+    return held(f"{item} still belongs to {owner}, after more than one TTL")
 
 
 def one_winner(claims: Iterable[object]) -> Verdict:

@@ -22,17 +22,35 @@ from meetupq.tasks import drop
 from meetupq.timing import Timing
 from meetupq.work_items import WorkItems
 from meetupq.work_queue import WorkQueue
-from meetupq.workers import LeaseWorker, QueueWorker
+from meetupq.workers import LeaseWorker, QueueWorker, do_job
 
 Role = Literal["queue", "leases"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker was hired for; a relaunch hires for the same.
+
+    Attributes:
+        role: "queue" or "leases".
+        priority: of the jobs that a worker of the queue takes.
+        heartbeats: whether it says "in progress" while it works.
+        fixed: whether its code has the bug mended that poison jobs trip over.
+    """
+
+    role: Role = "queue"
+    priority: str = "high"
+    heartbeats: bool = True
+    fixed: bool = False
+
+
 Report = Callable[[str, BaseException], None]
 
 
 @dataclass
 class _Member:
     name: str
-    role: Role
-    priority: str
+    job: Job
     client: Client | None = None
     worker: QueueWorker | LeaseWorker | None = None
     task: asyncio.Task[None] | None = None
@@ -74,24 +92,28 @@ class Crew:
             raise UnknownWorker(f"no worker is called {name!r}; the workers are: {known}")
         return self._members[name]
 
-    async def launch(self, name: str, role: Role = "queue", *, priority: str = "high") -> None:
-        """Start a worker.
+    async def launch(self, name: str, job: Job | None = None) -> None:
+        """Start a worker; by default one that takes jobs of the high priority from the queue.
 
         Raises:
             WorkerBusy: one of this name is at work.
             NameInvalid, BrokerUnreachable; UnknownWorker for an unknown role.
         """
         subjects.checked(name, "the worker")
-        if role not in ("queue", "leases"):
-            raise UnknownWorker(f"no worker has the role {role!r}: choose 'queue' or 'leases'")
+        job = job or Job()
+        if job.role not in ("queue", "leases"):
+            raise UnknownWorker(f"no worker has the role {job.role!r}: choose 'queue' or 'leases'")
         if name in self._members and self._members[name].at_work:
             raise WorkerBusy(f"{name} is at work already: stop or kill it first, or choose another name")
-        member = _Member(name, role, priority)
+        member = _Member(name, job)
         member.client = await self.broker.connect(name)
         try:
-            if role == "queue":
+            if job.role == "queue":
                 queue = WorkQueue(member.client, self.timing, self.history)
-                member.worker = QueueWorker(name, queue, priority=priority)
+                handler = do_job(self.timing.work, fixed=job.fixed)
+                member.worker = QueueWorker(
+                    name, queue, priority=job.priority, handler=handler, heartbeats=job.heartbeats
+                )
             else:
                 leases, items = Leases(member.client, self.timing, self.history), WorkItems(member.client)
                 await leases.ensure()
@@ -101,7 +123,7 @@ class Crew:
             await member.client.close()
             raise
         self._members[name] = member
-        self.history.append("started", worker=name, detail=f"{role} {priority}" if role == "queue" else role)
+        self.history.append("started", worker=name, detail=f"queue {job.priority}" if job.role == "queue" else job.role)
         member.task = asyncio.create_task(member.worker.run(), name=f"worker {name}")
         member.task.add_done_callback(lambda task: self._ended(member, task))
 
@@ -113,16 +135,16 @@ class Crew:
     def is_at_work(self, name: str, role: Role | None = None) -> bool:
         """Whether a worker of this name (and role) is at work now."""
         member = self._members.get(name)
-        return member is not None and member.at_work and role in (None, member.role)
+        return member is not None and member.at_work and role in (None, member.job.role)
 
     async def relaunch(self, name: str) -> str:
-        """Start a worker that was stopped or killed again, in its old role.
+        """Start a worker that was stopped or killed again, as what it was.
 
         Raises:
             UnknownWorker, WorkerBusy.
         """
         member = self._member(name)
-        await self.launch(name, member.role, priority=member.priority)
+        await self.launch(name, member.job)
         return f"{name} is at work again"
 
     async def stop(self, name: str, *, within: float = 30.0) -> str:

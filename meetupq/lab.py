@@ -72,6 +72,11 @@ class Lab:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
         with contextlib.suppress(RuntimeError):
+            # As asyncio.run does: nats-py leaves helpers of its own behind.
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
@@ -230,9 +235,18 @@ class Lab:
 
     # --- the crew ----------------------------------------------------------------------------------
 
-    def launch(self, *names: str, role: Role = "queue", priority: str = "high") -> None:
-        """Start workers; those at work already are left alone."""
-        self._call(self._stage.launch, *names, role=role, priority=priority)
+    def launch(
+        self, *names: str, role: Role = "queue", priority: str = "high", heartbeats: bool = True, fixed: bool = False
+    ) -> None:
+        """Start workers; those at work already are left alone.
+
+        Args:
+            role: "queue" (takes jobs) or "leases" (lobbies for long work).
+            priority: of the jobs that it takes.
+            heartbeats: whether it tells the broker that it is still at it.
+            fixed: whether its code has the bug mended that poison jobs trip over.
+        """
+        self._call(self._stage.launch, *names, role=role, priority=priority, heartbeats=heartbeats, fixed=fixed)
 
     def relaunch(self, name: str) -> str:
         """Start a worker again that was stopped or killed."""

@@ -1,4 +1,4 @@
-"""What happens on the stage when nobody presses a button: the talk's own workload, as data, and the one who performs it.
+"""What happens on the stage when nobody presses a button: the talk's workload as data, and the one who performs it.
 
     async with Stage("talk") as stage:
         await perform(stage, MEETUP, seconds=60)
@@ -15,13 +15,11 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
-
-from nats.aio.client import Client
+from typing import Any, Final
 
 from meetupq import subjects
 from meetupq.broker import asking
-from meetupq.errors import QueueError
+from meetupq.errors import NotSeen, QueueError
 from meetupq.history import Event
 from meetupq.stage import Stage
 from meetupq.timeline import JOB_STATES, JobState, Timeline
@@ -212,10 +210,12 @@ async def _act(stage: Stage, cue: Cue, victims: dict[int, str]) -> None:
                 victims[scene] = chosen[int(draw * len(chosen))]
                 await stage.kill(victims[scene])
         case KillOwner(scene=scene, item=item):
-            owner = Timeline(stage.history).items[item].owner
-            if owner and stage.crew.is_at_work(owner.worker):
-                victims[scene] = owner.worker
-                await stage.kill(owner.worker)
+            try:
+                claim = await stage.history.until("claimed", job=item, within=stage.timing.lease_ttl)
+            except NotSeen:
+                return  # nobody owns it, so nobody can be killed
+            victims[scene] = claim.worker
+            await stage.kill(claim.worker)
         case Return(scene=scene):
             if scene in victims and not stage.crew.is_at_work(victims[scene]):
                 await stage.relaunch(victims[scene])
@@ -279,11 +279,12 @@ async def balanced(stage: Stage, *, within: float = 5.0) -> Balance:
         QueueError, BrokerUnreachable: the broker can't be asked.
     """
     client = await stage.broker.connect("balance")
+    jetstream = client.jetstream(timeout=2)
     clock = asyncio.get_running_loop().time
     deadline = clock() + within
     try:
         while True:
-            balance = await _look(stage, client)
+            balance = await _look(stage, jetstream)
             if balance.adds_up or clock() > deadline:
                 return balance
             await asyncio.sleep(0.1)
@@ -291,8 +292,7 @@ async def balanced(stage: Stage, *, within: float = 5.0) -> Balance:
         await client.close()
 
 
-async def _look(stage: Stage, client: Client) -> Balance:
-    jetstream = client.jetstream(timeout=2)
+async def _look(stage: Stage, jetstream: Any) -> Balance:
     with asking("count the jobs and the dead letters", QueueError):
         dead = await jetstream.stream_info(subjects.DEAD)
         jobs = await jetstream.stream_info(subjects.JOBS)

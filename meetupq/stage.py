@@ -18,7 +18,7 @@ from typing import Any, Self
 from nats.aio.client import Client
 
 from meetupq.broker import Broker
-from meetupq.crew import Crew, Role
+from meetupq.crew import Crew, Job, Role
 from meetupq.dead_letters import DeadLetter, DeadLetters
 from meetupq.errors import MeetupqError
 from meetupq.history import History
@@ -150,7 +150,7 @@ class Stage:
         """
         names = [*jobs]
         numbered = count or (0 if jobs else 1)
-        names += [self._next_name("poison" if poison else kind) for _ in range(numbered)]
+        names += [self._next_name(kind) for _ in range(numbered)]
         for name in names:
             payload = job_payload(seconds=seconds, poison=poison)
             await self.queue.publish(name, payload, kind=kind, priority=priority)
@@ -158,7 +158,7 @@ class Stage:
 
     async def poison(self, *jobs: str, seconds: float | None = None) -> list[str]:
         """Publish a job that fails at every attempt."""
-        return await self.publish(*jobs, seconds=seconds, poison=True)
+        return await self.publish(*jobs, kind="poison", seconds=seconds, poison=True)
 
     def _next_name(self, kind: str, event: str = "published") -> str:
         taken = {known.job for known in self.history.where(event)}
@@ -205,11 +205,16 @@ class Stage:
 
     # --- the crew ----------------------------------------------------------------------------------
 
-    async def launch(self, *names: str, role: Role = "queue", priority: str = "high") -> None:
-        """Start workers. One that is at work already in this role is left alone, so that a cell can be run twice."""
+    async def launch(self, *names: str, role: Role = "queue", **options: Any) -> None:
+        """Start workers. One that is at work already in this role is left alone, so that a cell can be run twice.
+
+        Args:
+            role: "queue" or "leases".
+            options: priority, heartbeats, fixed; see `crew.Job`.
+        """
         for name in names:
             if not self.crew.is_at_work(name, role):
-                await self.crew.launch(name, role, priority=priority)
+                await self.crew.launch(name, Job(role, **options))
 
     async def relaunch(self, name: str) -> str:
         """Start a worker again that was stopped or killed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -46,11 +47,13 @@ class Timing:
     lobby: float = 0.5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "backoff", tuple(self.backoff))
-        for field in fields(self):
+        if isinstance(self.backoff, Sequence):
+            object.__setattr__(self, "backoff", tuple(self.backoff))
+        for field in fields(self)[1:]:  # all but the name
             value = getattr(self, field.name)
-            numbers = value if isinstance(value, tuple) else () if isinstance(value, str) else (value,)
-            for number in numbers:
+            if field.name == "backoff" and not isinstance(value, tuple):
+                raise TimingError(f"backoff is {value!r}, but it takes a list of seconds, one per delivery")
+            for number in value if isinstance(value, tuple) else (value,):
                 is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
                 if not is_number or not 0 < number < 1e6:
                     raise TimingError(f"{field.name} is {value!r}, but it takes seconds (or a count) above 0")

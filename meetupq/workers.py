@@ -34,8 +34,13 @@ def job_payload(*, seconds: float | None = None, poison: bool = False) -> bytes:
     return json.dumps({"seconds": seconds, "poison": poison}).encode()
 
 
-def do_job(default_seconds: float) -> Handler:
-    """The handler of the stage: takes the time that the payload asks for, then succeeds, or fails if it is poison."""
+def do_job(default_seconds: float, *, fixed: bool = False) -> Handler:
+    """The handler of the stage: takes the time that the payload asks for, then succeeds, or fails if it is poison.
+
+    Args:
+        default_seconds: how long a job takes that doesn't say.
+        fixed: the handler with its bug mended: poison does it no harm.
+    """
 
     async def handler(delivery: Delivery) -> None:
         try:
@@ -45,7 +50,7 @@ def do_job(default_seconds: float) -> Handler:
         except (ValueError, TypeError, AttributeError):
             raise JobFailed("the payload can't be read") from None
         await asyncio.sleep(min(max(seconds, 0.0), 3600.0))
-        if poison:
+        if poison and not fixed:
             raise JobFailed("poison: this job fails every time")
 
     return handler
