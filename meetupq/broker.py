@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-import nats
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
@@ -133,6 +132,8 @@ class Broker:
         self._token = secrets.token_urlsafe(24)
         self._folder: Path | None = None
         self._guard: subprocess.Popen[bytes] | None = None
+        self._wanted = False
+        self._changing = threading.Lock()  # held by whoever starts or ends the guard
         self._exited = threading.Event()
         self._exited.set()
         self._clients: list[Client] = []
@@ -153,8 +154,11 @@ class Broker:
         """host:port, without credentials; "" before the start."""
         if self._external:
             # A parsed URL may hold a password; only host and port may ever be shown.
-            parts = urlsplit(self._external if "://" in self._external else f"nats://{self._external}")
-            return f"{parts.hostname or '?'}:{parts.port or 4222}"
+            try:
+                parts = urlsplit(self._external if "://" in self._external else f"nats://{self._external}")
+                return f"{parts.hostname or '?'}:{parts.port or 4222}"
+            except ValueError:
+                return "?"
         return f"127.0.0.1:{self.port}" if self.port else ""
 
     @property
@@ -186,22 +190,37 @@ class Broker:
         if not self.ours:
             await self._look_at_external()
         elif not self.running:
+            self._wanted = True
             try:
                 # The guard is asked and answers within milliseconds, but a process start does block.
-                await asyncio.to_thread(self._spawn)
+                await asyncio.to_thread(self._spawn_unless_closed)
                 await self._ready()
             except BaseException:
                 await self.close()
                 raise
 
+    def _spawn_unless_closed(self) -> None:
+        # This thread can't be stopped: a start that was cancelled must not bring up what nobody would ever close.
+        with self._changing:
+            if not self._wanted:
+                raise BrokerNotStarted("the broker was closed while it started")
+            if not self.running:
+                self._spawn()
+
     def _spawn(self) -> None:
         server = find_server()
         self.version = server_version(server)
-        if self._guard is None or self._guard.poll() is not None:
-            # A folder without a guard means that somebody killed the guard: the store in it is still good.
+        if self._guard is not None and self._guard.poll() is not None:
+            # Somebody killed the guard, and the server with it; the store in the folder is still good.
+            assert self._guard.stdin and self._guard.stdout
+            for pipe in (self._guard.stdin, self._guard.stdout):
+                with contextlib.suppress(OSError):
+                    pipe.close()
+            self._guard = None
+        if self._guard is None:
             self._folder = self._folder or Path(tempfile.mkdtemp(prefix="meetupq-"))
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, str(self._folder)],
+                [sys.executable, "-I", "-S", guard.__file__, str(self._folder), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -234,7 +253,8 @@ class Broker:
         # One line, or the end of the pipe because the guard itself was killed (and the server with it).
         assert guard.stdout
         with contextlib.suppress(ValueError, OSError):
-            guard.stdout.readline()
+            if not guard.stdout.readline():
+                guard.wait()  # its pipe ends a moment before it does
         exited.set()
 
     def _order(self, **order: Any) -> None:
@@ -308,10 +328,15 @@ class Broker:
         }
         if self.ours:
             settings["token"] = self._token
+        client = Client()
         try:
-            return await nats.connect(**{**settings, **options})
-        except (OSError, TimeoutError, nats.errors.Error) as error:
+            await client.connect(**{**settings, **options})
+        except BaseException as error:
+            await sever(client)  # nats-py leaves the socket of a connection that was refused open
+            if not isinstance(error, (OSError, TimeoutError, nats.errors.Error)):
+                raise
             raise BrokerUnreachable(f"can't connect to the broker at {self.address} ({type(error).__name__})") from None
+        return client
 
     async def stop(self) -> None:
         """End the server politely; the store stays, and `start` brings it back on the same port."""
@@ -331,14 +356,20 @@ class Broker:
 
     async def close(self) -> None:
         """Stop the server and remove its folder. Twice does no harm; somebody else's server is left alone."""
-        if self._guard is not None:
+        if self.ours:
             await asyncio.to_thread(self.abandon)
 
     def abandon(self) -> None:
         """The same as `close`, from any thread and without an event loop."""
-        guard, self._guard = self._guard, None
-        if guard is None:
+        self._wanted = False
+        with self._changing:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        if self._guard is None:
             return
+        self._order(end=True)  # the end of the pipe alone may not reach it: a forked child can hold it open
+        guard, self._guard = self._guard, None
         assert guard.stdin and guard.stdout
         with contextlib.suppress(BrokenPipeError):
             guard.stdin.close()
@@ -359,7 +390,7 @@ def asking(what: str, refused: type[MeetupqError] = BrokerError) -> Iterator[Non
     """The one door at which errors of nats-py become ours: `with asking("publish resize-1", JobRefused): ...`.
 
     Raises:
-        refused: the broker said no; its reason is in the message.
+        refused: the broker said no, or would; the reason is in the message.
         BrokerUnreachable: it said nothing, or the connection is closed.
     """
     try:
@@ -370,6 +401,8 @@ def asking(what: str, refused: type[MeetupqError] = BrokerError) -> Iterator[Non
         raise BrokerUnreachable(f"can't {what}: JetStream doesn't answer; is the broker up?") from error
     except nats.js.errors.APIError as error:
         raise refused(f"can't {what}: {error.description or error} (code {error.err_code})") from error
+    except (nats.errors.MaxPayloadError, nats.errors.BadHeaderError) as error:
+        raise refused(f"can't {what}: {str(error).removeprefix('nats: ')}") from error
     except (nats.errors.Error, TimeoutError, OSError) as error:
         raise BrokerUnreachable(f"can't {what}: the broker doesn't answer ({type(error).__name__})") from error
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from nats.js import JetStreamContext
 from nats.js.api import RawStreamMsg
 from nats.js.errors import NotFoundError
@@ -24,6 +27,15 @@ async def entries(jetstream: JetStreamContext, bucket: str) -> dict[str, RawStre
     keys = sorted(subject.removeprefix(prefix) for subject in info.state.subjects or {})
     found = {key: await last_entry(jetstream, bucket, key) for key in keys}
     return {key: entry for key, entry in found.items() if entry is not None}
+
+
+def content_of(data: bytes | None) -> dict[str, Any]:
+    """The JSON object in an entry; {} if somebody has written rubbish there."""
+    try:
+        content = json.loads(data or b"{}")
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def is_free(entry: RawStreamMsg) -> bool:

@@ -277,7 +277,8 @@ def never_two_owners(events: Events) -> Verdict:
         for earlier, later in pairwise(item.ownerships):
             if later.token <= earlier.token:
                 return broken(f"{item.name}: the token of {later.worker} is not larger than {earlier.worker}'s")
-            if earlier.end is None or later.start < earlier.end - CLOCK_SLACK:
+            ended = earlier.until if earlier.how == "superseded" else earlier.end
+            if ended is None or later.start < ended - CLOCK_SLACK:
                 return broken(f"{item.name} was owned by {earlier.worker} and {later.worker} at once")
     return held(f"{_n(len(items), 'work item')}, {_n(claims, 'claim')}, never two owners of one item")
 

@@ -16,19 +16,21 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from meetupq.broker import Broker, asking, find_server, server_version
 from meetupq.errors import BrokerError, MeetupqError
 from meetupq.history import Event, History
 from meetupq.scenarios import MEETUP, Balance, balanced, perform
 from meetupq.stage import Stage
+from meetupq.tasks import drop
 from meetupq.timeline import Timeline
 from meetupq.timing import PRESETS, Timing
 
+T = TypeVar("T")
 PACKAGE: Final = Path(__file__).resolve().parent
 JUPYTER_SETTINGS: Final = PACKAGE / "jupyter"
 """A folder for JUPYTER_CONFIG_PATH: all cells stay in the page, and JupyterLab asks nothing and fetches no news."""
@@ -175,18 +177,35 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
 async def _demo(timing: Timing, seconds: float, seed: int, folder: Path) -> int:
     async with Stage(timing) as stage:
-        if (await balanced(stage, within=0)).stored:
-            raise CommandFailed(
-                f"the server at {stage.broker.address} has had jobs before, and the demo counts from nothing: "
-                "unset MEETUPQ_NATS_URL, or remove the streams and buckets of meetupq there"
-            )
-        stage.history.meta.update(scenario="meetup", seconds=seconds, seed=seed)
-        _say(f"{seconds:g} s of the talk's workload, timing {timing.name!r}, nats-server {stage.broker.version}")
-        await perform(stage, MEETUP, seconds=seconds, seed=seed, tick=_Progress(stage.history, seconds))
-        balance = await balanced(stage)
+        balance = await _until_interrupted(_play(stage, seconds, seed))
         failures = [str(failure) for failure in stage.failures]
         meta = stage.history.meta
     return _tell(balance, failures, meta, folder)
+
+
+async def _play(stage: Stage, seconds: float, seed: int) -> Balance:
+    if (await balanced(stage, within=0)).stored:
+        raise CommandFailed(
+            f"the server at {stage.broker.address} has had jobs before, and the demo counts from nothing: "
+            "unset MEETUPQ_NATS_URL, or remove the streams and buckets of meetupq there"
+        )
+    stage.history.meta.update(scenario="meetup", seconds=seconds, seed=seed)
+    _say(f"{seconds:g} s of the talk's workload, timing {stage.timing.name!r}, nats-server {stage.broker.version}")
+    await perform(stage, MEETUP, seconds=seconds, seed=seed, tick=_Progress(stage.history, seconds))
+    return await balanced(stage)
+
+
+async def _until_interrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work`, and let Ctrl-C end it for certain: a cancellation, as which asyncio delivers it, can get lost in
+    whatever waits for the broker (see `drop`), and the demo would go on to its end."""
+    task = asyncio.ensure_future(work)
+    try:
+        here = asyncio.current_task()
+        if here and here.cancelling():  # it was lost already, before we came here
+            raise asyncio.CancelledError
+        return await asyncio.shield(task)
+    finally:
+        await drop(task)
 
 
 class _Progress:
@@ -288,9 +307,9 @@ def version() -> str:
     try:
         return importlib.metadata.version("meetupq")
     except importlib.metadata.PackageNotFoundError:
-        project = PACKAGE.parent / "pyproject.toml"
-        known = tomllib.loads(project.read_text())["project"]["version"] if project.is_file() else "unknown"
-        return f"{known} (not installed)"
+        file = PACKAGE.parent / "pyproject.toml"
+        project = tomllib.loads(file.read_text()).get("project", {}) if file.is_file() else {}
+        return f"{project.get('version', 'of unknown version')} (not installed)"
 
 
 def _python() -> str:
@@ -405,7 +424,7 @@ CHECKS: Final[tuple[tuple[str, Callable[[], str]], ...]] = (
 )
 
 
-def examine(checks: Sequence[tuple[str, Callable[[], str]]] = CHECKS) -> Iterator[tuple[str, bool, str]]:
+def examine(checks: Sequence[tuple[str, Callable[[], str]]]) -> Iterator[tuple[str, bool, str]]:
     """Each check's name, whether it is well, and what was found or what to do."""
     for name, check in checks:
         try:
@@ -420,7 +439,7 @@ def examine(checks: Sequence[tuple[str, Callable[[], str]]] = CHECKS) -> Iterato
 
 def run_doctor(arguments: argparse.Namespace) -> int:
     ill = 0
-    for name, well, found in examine():
+    for name, well, found in examine(CHECKS):
         ill += not well
         print(f"{'ok' if well else 'FAIL':<5} {name:<12} {found}", flush=True)
     print("all is well" if not ill else f"{ill} of {len(CHECKS)} checks failed; each line says what to do")

@@ -377,6 +377,8 @@ class _Picture:
             ys.append(y)
 
     def _text(self, x: float, y: float, words: str, colour: str, **how: Any) -> None:
+        if not words:
+            return
         if self._texts_used == len(self._texts):
             self._texts.append(self._new_text(animated=True))
         self._put(self._texts[self._texts_used], x, y, words, colour, **how)
@@ -695,7 +697,8 @@ class LeasePicture(_Picture):
                 self._mark(_cause(self._timeline, own)[0], x1, row.y)
         if own.end is None:
             self._draw_patience(max(self._now, alive), own.until, row)
-        words = f"r{own.token}", f"{_plain(own.worker)} · r{own.token}", _plain(own.worker)
+        name = _fit(_plain(own.worker), 120, bold=True)
+        words = f"r{own.token}", f"{name} · r{own.token}", name
         ahead = [self._x(self._now) + 6, self._x(own.until) + 6] if own.end is None and own.gone is None else []
         inner = x0, x1 - (_BADGE / 2 if own.gone is not None else 0)
         self._caption(row, colour, words, inner, [x for x in ahead if x > x1], following)

@@ -32,7 +32,7 @@ FORMAT: Final = "meetupq-recording"
 FORMAT_VERSION: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Event:
     """One fact, and who says so.
 
@@ -65,6 +65,9 @@ class Event:
         words = [f"{self.at:.2f} s", self.kind, self.job, self.worker and f"by {self.worker}"]
         words += [f"attempt {self.attempt}" if self.attempt else "", self.detail and f"({self.detail})"]
         return " ".join(word for word in words if word)
+
+    def __repr__(self) -> str:
+        return f"<Event: {self}>"
 
 
 _FIELDS: Final = tuple((field.name, str(field.type)) for field in fields(Event))

@@ -10,7 +10,7 @@ import asyncio
 import atexit
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Self, TypeVar
 
 from nats.aio.client import Client
@@ -56,21 +56,26 @@ class Lab:
         self._stage.on_failure = self._refresh_panels
         self._raised = 0
         self._closed = False
+        self._over = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"meetupq {name}", daemon=True)
-        self._thread.start()
         try:
+            self._thread.start()
             self._wait_for(self._stage.open())
+            _open_labs[name] = self
+            atexit.register(self._shut)
         except BaseException:
             # An interrupt too: whatever is half open is closed.
             self._shut()
             raise
-        _open_labs[name] = self
-        atexit.register(self._shut)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        # The end is this thread's work, so that no interrupt, however often it is pressed, can leave half of it undone.
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            self._loop.run_until_complete(asyncio.wait_for(self._stage.close(), CALL_LIMIT))
+        self._stage.broker.abandon()  # whatever went wrong above: no server stays behind
         with contextlib.suppress(RuntimeError):
             # As asyncio.run does: nats-py leaves helpers of its own behind.
             left = asyncio.all_tasks(self._loop)
@@ -80,6 +85,7 @@ class Lab:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
+        self._over.set()
 
     def __repr__(self) -> str:
         if self._closed:
@@ -107,6 +113,9 @@ class Lab:
                 raise
             future.cancel()
             raise MeetupqError(f"the lab did not answer within {CALL_LIMIT:g} s; is the broker up?") from None
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
 
     def _call(self, method: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> T:
         self._check()
@@ -169,7 +178,8 @@ class Lab:
         """Wait for an event; see `History.until`. The limit is, by default, long enough for any one job to die."""
         self._check()
         limit = 10 + self.timing.time_to_dead + self.timing.lease_ttl if within is None else within
-        return await self._stage.history.until(kind, job, worker, count=count, within=limit)
+        with _stoppable():
+            return await self._stage.history.until(kind, job, worker, count=count, within=limit)
 
     async def connect(self, name: str = "learner") -> Client:
         """A plain nats-py client of the lab's broker, for your own code, on the caller's loop. Close it yourself."""
@@ -311,13 +321,31 @@ class Lab:
         if _open_labs.get(self.name) is self:
             del _open_labs[self.name]
         atexit.unregister(self._shut)
-        future = asyncio.run_coroutine_threadsafe(self._stage.close(), self._loop)
-        try:
-            with contextlib.suppress(Exception):
-                future.result(CALL_LIMIT)
-        finally:
-            self._stage.broker.abandon()  # whatever went wrong above, an interrupt too: no server stays behind
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        # Not a plain join: up to Python 3.11 one that is interrupted takes the thread for ended.
+        if self._thread.ident and self._over.wait(2 * CALL_LIMIT):
+            self._thread.join(CALL_LIMIT)
         for panel in self._panels:
             panel.freeze()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CALL_LIMIT)
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Keep the running loop awake while a cell waits.
+
+    ipykernel cancels an awaiting cell from its signal handler, which doesn't wake the loop: with nothing else to do,
+    Jupyter's stop button would work only when the wait is over (seen with ipykernel 7.4).
+    """
+    loop = asyncio.get_running_loop()
+
+    waiting = True
+
+    def tick() -> None:
+        if waiting:
+            loop.call_later(0.1, tick)
+
+    tick()
+    try:
+        yield
+    finally:
+        waiting = False

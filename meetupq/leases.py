@@ -25,12 +25,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import nats.js.errors
 from nats.aio.client import Client
-from nats.js.api import KeyValueConfig, RawStreamMsg, StorageType
+from nats.js.api import KeyValueConfig, StorageType
 from nats.js.kv import KeyValue
 
 from meetupq import subjects
 from meetupq.broker import asking
-from meetupq.buckets import has_expired, is_free, last_entry
+from meetupq.buckets import content_of, has_expired, is_free, last_entry
 from meetupq.errors import LeaseError, LeaseLost, MeetupqError
 from meetupq.history import History
 from meetupq.tasks import drop
@@ -75,15 +75,9 @@ class Leases:
             try:
                 self._keys = await self.jetstream.key_value(subjects.LEASES)
             except nats.js.errors.BucketNotFoundError:
-                self._keys = await self.jetstream.create_key_value(
-                    KeyValueConfig(
-                        bucket=subjects.LEASES,
-                        ttl=self.timing.lease_ttl,
-                        history=1,
-                        storage=StorageType.FILE,
-                        limit_marker_ttl=self.timing.marker,  # without it nobody would hear of an expiry
-                    )
-                )
+                config = KeyValueConfig(subjects.LEASES, ttl=self.timing.lease_ttl, storage=StorageType.FILE)
+                config.limit_marker_ttl = self.timing.marker  # without it nobody would hear of an expiry
+                self._keys = await self.jetstream.create_key_value(config)
             status = await self._keys.status()
         self.ttl = self.timing.but(lease_ttl=status.ttl or self.timing.lease_ttl).lease_ttl
         self.bucket = f"{status.stream_info.created:%Y%m%dT%H%M%S.%f}"
@@ -111,20 +105,13 @@ class Leases:
         subjects.checked(key, "the work item")
         lease = Lease(self, key, owner)
         with asking(f"claim {key}", LeaseError):
-            try:
-                await lease._write(last=0)  # compare-and-set: only if nobody has written this key
-            except nats.js.errors.KeyWrongLastSequenceError:
+            entry = None
+            if not await lease._write(last=0):  # compare-and-set: only if nobody has written this key
                 entry = await last_entry(self.jetstream, subjects.LEASES, key)
-                if entry is None or not is_free(entry):
+                # If only a note is left (an owner's release, or the broker's marker of an expiry), write over it.
+                if entry is None or not is_free(entry) or not await lease._write(last=entry.seq):
                     return None
-                # Only a note is left (an owner's release, or the broker's marker for an expiry): write over that note.
-                try:
-                    await lease._write(last=entry.seq)
-                except nats.js.errors.KeyWrongLastSequenceError:
-                    return None  # somebody was faster
-                lease._claimed(after=entry)
-                return lease
-        lease._claimed(after=None)
+        lease._claimed(expired=entry is not None and has_expired(entry))
         return lease
 
 
@@ -165,12 +152,8 @@ class Lease:
             BrokerUnreachable: no answer. The lease may still be ours: try again, until `valid_until`.
         """
         with asking(f"renew {self.key}", LeaseError):
-            try:
-                await self._write(last=self.revision)
-            except nats.js.errors.KeyWrongLastSequenceError:
+            while not await self._write(last=self.revision):
                 await self._adopt()
-                await self.renew()
-                return
         self._renewals += 1
         self._record("renewed", until=self._expiry())
 
@@ -180,8 +163,10 @@ class Lease:
         Then the last entry carries our nonce, and its revision is the one to go on from.
         """
         entry = await last_entry(self._leases.jetstream, subjects.LEASES, self.key)
-        if entry is None or is_free(entry) or json.loads(entry.data or b"{}").get("nonce") != self._nonce:
-            raise self._lost("somebody else holds it now" if entry and not is_free(entry) else "it has expired")
+        if entry is None or is_free(entry):
+            raise self._lost("it has expired")
+        if content_of(entry.data).get("nonce") != self._nonce:
+            raise self._lost("somebody else holds it now")
         self.revision = entry.seq
 
     async def release(self) -> None:
@@ -191,13 +176,8 @@ class Lease:
             LeaseLost: it wasn't ours any more.
         """
         with asking(f"release {self.key}", LeaseError):
-            try:
-                # With the revision: never remove a claim that somebody else made in the meantime. Never purge either.
-                await self._leases.keys.delete(self.key, last=self.revision)
-            except nats.js.errors.BadRequestError as error:
-                if error.err_code not in WRONG_LAST_SEQUENCE:
-                    raise
-                raise self._lost("somebody else holds it, or it has expired") from None
+            while not await self._delete(last=self.revision):
+                await self._adopt()
         self.valid_until = 0.0
         self._record("released")
 
@@ -236,20 +216,29 @@ class Lease:
                 # Not renewed, not lost: try again soon, until the deadline.
                 await asyncio.sleep(min(0.1, max(0.0, self.remaining())))
 
-    async def _write(self, last: int) -> None:
-        claim = {
-            "owner": self.owner,
-            "nonce": self._nonce,
-            "token": self.token.revision,  # 0 in the claim itself: it is the revision that this write will get
-            "renewals": self._renewals,
-        }
+    async def _write(self, last: int) -> bool:
+        """Compare-and-set: write the claim if the key's last revision is `last`. False if it is another."""
+        # The token is 0 in the claim itself: it is the revision that this first write gets.
+        claim = {"owner": self.owner, "nonce": self._nonce, "token": self.token.revision, "renewals": self._renewals}
         sent = time.monotonic()
-        self.revision = await self._leases.keys.update(self.key, json.dumps(claim).encode(), last=last)
+        try:
+            self.revision = await self._leases.keys.update(self.key, json.dumps(claim).encode(), last=last)
+        except nats.js.errors.KeyWrongLastSequenceError:
+            return False
         self.valid_until = sent + self._leases.ttl - self._leases.timing.margin
+        return True
 
-    def _claimed(self, after: RawStreamMsg | None) -> None:
+    async def _delete(self, last: int) -> bool:
+        """The same for removing it: never a claim that somebody else has made. (Never purge: that asks nobody.)"""
+        try:
+            return bool(await self._leases.keys.delete(self.key, last=last))
+        except nats.js.errors.BadRequestError as error:
+            if error.err_code not in WRONG_LAST_SEQUENCE:
+                raise
+            return False
+
+    def _claimed(self, expired: bool) -> None:
         self.token = Token(self._leases.bucket, self.revision)
-        expired = after is not None and has_expired(after)
         self._record("reclaimed" if expired else "claimed", until=self._expiry())
 
     def _lost(self, why: str) -> LeaseLost:
@@ -262,12 +251,5 @@ class Lease:
         return self._leases.history.from_clock(self.valid_until + self._leases.timing.margin)
 
     def _record(self, kind: str, *, until: float = 0.0, detail: str = "") -> None:
-        self._leases.history.append(
-            kind,
-            self.key,
-            self.owner,
-            revision=self.token.revision,
-            until=until,
-            source="worker",
-            detail=detail,
-        )
+        facts: dict[str, Any] = {"revision": self.token.revision, "until": until, "source": "worker", "detail": detail}
+        self._leases.history.append(kind, self.key, self.owner, **facts)

@@ -7,7 +7,6 @@ watcher can be blind for many seconds while leases are renewed and expire.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import nats.errors
 import nats.js.errors
 
 from meetupq import subjects
-from meetupq.buckets import entries
+from meetupq.buckets import content_of, entries
 from meetupq.leases import Leases
 from meetupq.tasks import together
 
@@ -154,8 +153,8 @@ class Roster:
             self._hold(seen, data)
 
     def _hold(self, seen: _Seen, data: bytes | None) -> None:
+        claim = content_of(data)
         try:
-            claim = json.loads(data or b"{}")
             owner, nonce, token = str(claim["owner"]), str(claim["nonce"]), int(claim["token"])
             renewals = int(claim["renewals"])
         except (ValueError, KeyError, TypeError):

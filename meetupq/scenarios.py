@@ -12,9 +12,11 @@ works: as a presenter would, it takes somebody who has a job in hand.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, Final
 
 from meetupq import subjects
@@ -60,16 +62,18 @@ class Scenario:
     Attributes:
         traffic: what is published, and who works on it.
         lobbyists: the workers that lobby for long work.
-        long_work: the items and how long each takes, in TTLs of the lease.
-        widowed: the item whose owner is killed, and when, in TTLs.
+        long_work: the items and how long each takes, in TTLs of the lease; None: longer than the run.
+        widowed: the item whose owner is killed again and again.
+        widow_every: when its owner dies first, and how long after that the next one does, in TTLs.
         kill_every: from one kill of a queue worker to the next, seconds, drawn between these two.
         absence: how long a killed queue worker stays away, seconds; a killed owner stays away for two TTLs.
     """
 
     traffic: tuple[Traffic, ...]
     lobbyists: tuple[str, ...]
-    long_work: tuple[tuple[str, float], ...]
-    widowed: tuple[str, float]
+    long_work: tuple[tuple[str, float | None], ...]
+    widowed: str
+    widow_every: tuple[float, float] = (0.4, 2.4)
     kill_every: tuple[float, float] = (4.0, 8.0)
     absence: float = 3.0
 
@@ -81,8 +85,8 @@ MEETUP: Final = Scenario(
     ),
     lobbyists=("mia", "ned", "oto"),
     # The short one leaves its worker without work, and so somebody stands by when the owner of the widowed one dies.
-    long_work=(("import-eu", 4.0), ("import-us", 3.0), ("reindex", 0.6)),
-    widowed=("import-eu", 0.4),
+    long_work=(("import-eu", None), ("import-us", 3.0), ("reindex", 0.6)),
+    widowed="import-eu",
 )
 """The talk's workload: an e-mail every second, statistics every five, two jobs in ten that always fail."""
 
@@ -145,15 +149,19 @@ def _publishing(scenario: Scenario, seconds: float, seed: int) -> Iterator[Cue]:
 
 
 def _killing(scenario: Scenario, timing: Timing, seconds: float, seed: int) -> Iterator[Cue]:
-    item, when = scenario.widowed
-    yield KillOwner(when * timing.lease_ttl, 0, item)
-    yield Return((when + 2) * timing.lease_ttl, 0)
+    scenes = itertools.count(1)
+    first, period = (ttls * timing.lease_ttl for ttls in scenario.widow_every)
+    for times in range(ceil(max(0.0, seconds - first) / period)):
+        at, scene = first + times * period, next(scenes)
+        yield KillOwner(at, scene, scenario.widowed)
+        yield Return(at + 2 * timing.lease_ttl, scene)
     dice = random.Random(seed)
-    scene, at = 1, dice.uniform(*scenario.kill_every) / 2
+    at = dice.uniform(*scenario.kill_every) / 2
     while at < seconds:
+        scene = next(scenes)
         yield Kill(at, scene, dice.random())
         yield Return(at + scenario.absence, scene)
-        scene, at = scene + 1, at + dice.uniform(*scenario.kill_every)
+        at += dice.uniform(*scenario.kill_every)
 
 
 # --- the performance ---------------------------------------------------------------------------------
@@ -181,8 +189,10 @@ async def perform(
     for flow in scenario.traffic:
         await stage.launch(*flow.workers, priority=flow.priority)
     await stage.launch(*scenario.lobbyists, role="leases")
+    ttl = stage.timing.lease_ttl
     for item, ttls in scenario.long_work:
-        await stage.add_work(item, seconds=ttls * stage.timing.lease_ttl)
+        takes = seconds + 2 * ttl if ttls is None else ttls * ttl
+        await stage.add_work(item, seconds=takes, steps=max(10, round(takes / (0.4 * ttl))))
     cues = list(script(scenario, stage.timing, seconds=seconds, seed=seed))
     victims: dict[int, str] = {}
     clock = asyncio.get_running_loop().time
@@ -211,11 +221,13 @@ async def _act(stage: Stage, cue: Cue, victims: dict[int, str]) -> None:
                 await stage.kill(victims[scene])
         case KillOwner(scene=scene, item=item):
             try:
-                claim = await stage.history.until("claimed", job=item, within=stage.timing.lease_ttl)
+                await stage.history.until("claimed", job=item, within=stage.timing.lease_ttl)
             except NotSeen:
-                return  # nobody owns it, so nobody can be killed
-            victims[scene] = claim.worker
-            await stage.kill(claim.worker)
+                return  # nobody has ever owned it, so nobody can be killed
+            owner = Timeline(stage.history).items[item].owner
+            if owner and stage.crew.is_at_work(owner.worker):
+                victims[scene] = owner.worker
+                await stage.kill(owner.worker)
         case Return(scene=scene):
             if scene in victims and not stage.crew.is_at_work(victims[scene]):
                 await stage.relaunch(victims[scene])

@@ -99,7 +99,7 @@ class Ownership:
         renewals: when it was renewed.
         gone: when the owner was killed, frozen or cut off while it held the lease.
         end: when the ownership ended; None while the lease stands.
-        how: "released", "finished", "lost" or "expired".
+        how: "released", "finished", "lost" or "expired"; "superseded" where the next claim is all that is known.
         ended_by: the event source that said so.
         reclaimed: whether this ownership took over from an owner whose lease had run out.
     """
@@ -237,9 +237,10 @@ class Timeline:
     def _on_acked(self, event: Event) -> None:
         job = self._job(event)
         self._end(job, event, "acked")
-        job.late = job.exhausted is not None or job.dead is not None or bool(job.attempts and job.attempts[-1].open)
+        late = job.exhausted is not None or job.dead is not None or bool(job.attempts and job.attempts[-1].open)
+        job.late = job.late or late
         if job.dead is None:
-            job.done = event.at
+            job.done = job.done if job.done is not None else event.at
             self._active.pop(job.name, None)
 
     def _on_naked(self, event: Event) -> None:
@@ -269,6 +270,8 @@ class Timeline:
 
     def _on_dead_lettered(self, event: Event) -> None:
         job = self._job(event)
+        # The letter stands, so an ack that a worker thinks it got came too late for the broker.
+        job.done = None
         job.dead, job.reason, job.deliveries = event.at, event.detail, event.attempt
         job.exhausted = job.exhausted if job.exhausted is not None else event.at
         if job.attempts and job.attempts[-1].open:
@@ -279,7 +282,7 @@ class Timeline:
         job = self._job(event)
         job.redriven.append(event.at)
         job.dead = job.exhausted = job.done = None
-        job.exhausted_source = ""
+        job.exhausted_source, job.late = "", False
 
     def _on_late_success(self, event: Event) -> None:
         job = self._job(event)
@@ -322,8 +325,8 @@ class Timeline:
     def _on_claimed(self, event: Event, reclaimed: bool = False) -> None:
         item = self._item(event)
         if (last := item.owner) is not None:
-            # A new claim proves that the one before it ended, whoever has said so.
-            last.end, last.how = min(event.at, max(last.until, last.start)), "expired"
+            # Somebody else has the key, so this ownership has ended; how is for a later event to say.
+            last.end, last.how = min(event.at, max(last.until, last.start)), "superseded"
         item.ownerships.append(Ownership(event.worker, event.revision, event.at, event.until, reclaimed=reclaimed))
         self._hold(event)
 
@@ -354,8 +357,9 @@ class Timeline:
 
     def _end_ownership(self, event: Event, how: str) -> None:
         ownership = self._owned(event)
-        if ownership and (ownership.end is None or how == "finished"):
-            ownership.end = event.at if ownership.end is None else ownership.end
+        if ownership and (ownership.end is None or ownership.how == "superseded" or how == "finished"):
+            # An owner that hears of its loss late has believed until then.
+            ownership.end = event.at if ownership.end is None or how == "lost" else ownership.end
             ownership.how = how
         self._let_go(event.worker, event.job, event.at)
 
@@ -393,9 +397,10 @@ class Timeline:
         self._become(event, "stopped").holds = ""
 
     def _on_killed(self, event: Event) -> None:
-        self._become(event, "killed")
+        worker = self._become(event, "killed")
         self._gone(event)
-        for name in self._active:
+        # What it holds may be settled already, by somebody else's late ack.
+        for name in self._active | ({worker.holds: None} if worker.holds in self.jobs else {}):
             for attempt in self.jobs[name].attempts:
                 if attempt.worker == event.worker and attempt.end is None:
                     attempt.end, attempt.how = event.at, "killed"

@@ -16,7 +16,7 @@ from nats.js.kv import KeyValue
 
 from meetupq import subjects
 from meetupq.broker import asking
-from meetupq.buckets import entries, last_entry
+from meetupq.buckets import content_of, entries, last_entry
 from meetupq.errors import LeaseError, LeaseLost
 
 
@@ -105,5 +105,5 @@ class WorkItems:
 
 
 def _item(name: str, entry: RawStreamMsg) -> WorkItem:
-    value = json.loads(entry.data or b"{}")
+    value = content_of(entry.data)
     return WorkItem(name, value.get("steps", 1), value.get("done", 0), value.get("step_seconds", 1.0), entry.seq)

@@ -142,7 +142,8 @@ class WorkQueue:
         swallow the next job until the patience with it has run out.
 
         Raises:
-            BrokerUnreachable: the connection is closed, or the broker is away.
+            BrokerUnreachable: the connection is closed.
+            QueueError: there is no such consumer.
         """
         try:
             if priority not in self._pulls:
@@ -153,6 +154,10 @@ class WorkQueue:
         except nats.errors.ConnectionClosedError:
             with asking(f"pull a job for {worker}", QueueError):
                 raise
+        except nats.js.errors.ServiceUnavailableError as error:
+            # Not "no job": nobody would ever answer, and a worker that asks at once again would spin.
+            consumer = subjects.consumer(priority)
+            raise QueueError(f"can't pull a job for {worker}: no consumer {consumer}; run ensure() first") from error
         except (TimeoutError, nats.js.errors.APIError):
             # No job; or a status such as 409 "leadership change", after which one simply asks again.
             return None

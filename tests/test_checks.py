@@ -1,0 +1,202 @@
+"""Every verdict can be HELD, NOT YET and, where its claim can fail, BROKEN."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from meetupq import checks
+from meetupq.dead_letters import DeadLetter
+from meetupq.history import Event, History
+from meetupq.roster import Claim
+from meetupq.timing import Timing
+
+TIMING = Timing(ack_wait=3, max_deliver=3, heartbeat=1)
+
+
+def story(*lines: str) -> list[Event]:
+    """Events, one a line: `at kind job worker attempt revision until`; "-" leaves a word out."""
+    events = []
+    for line in lines:
+        at, kind, job, worker, attempt, revision, until, *detail = [*line.split(), *["-"] * 7][
+            : max(7, len(line.split()))
+        ]
+        events.append(
+            Event(
+                float(at),
+                kind,
+                "" if job == "-" else job,
+                "" if worker == "-" else worker,
+                0 if attempt == "-" else int(attempt),
+                0 if revision == "-" else int(revision),
+                0.0 if until == "-" else float(until),
+                detail=" ".join(detail),
+            )
+        )
+    return events
+
+
+ONE_JOB = story("0 published a", "1 delivered a ada 1 7 4", "2 acked a ada 1")
+RETRY = [*story("0 published a", "1 delivered a ada 1 7 4", "2 killed - ada", "4 delivered a bo 2 7 7"), *ONE_JOB[:0]]
+POISON = story(
+    "0 published p",
+    "1 delivered p ada 1 7 4",
+    "2 failed p ada 1",
+    "4 delivered p bo 2 7 7",
+    "5 failed p bo 2",
+    "7 delivered p ada 3 7 10",
+    "8 failed p ada 3",
+    "10 timed_out p ada 3",
+)
+EXHAUSTED = [*POISON, Event(10, "exhausted", "p", attempt=3, source="inferred")]
+DEAD = [
+    *POISON,
+    Event(10.1, "exhausted", "p", attempt=3, source="broker"),
+    Event(10.2, "dead_lettered", "p", attempt=3),
+]
+OVERLAP = story("1 claimed w ada - 1 9", "2 claimed w bo - 2 10")
+POLITE = story("1 claimed w ada - 1 9", "2 released w ada - 1", "3 claimed w bo - 4 12")
+LATE = story("1 claimed w ada - 1 5", "2 released w ada - 1", "6 claimed w bo - 4 9")
+BACK = [*DEAD, *story("11 redriven p", "12 delivered p bo 1 9 15", "13 acked p bo 1")]
+TAKEOVER = story(
+    "0 added w",
+    "1 claimed w ada - 1 5",
+    "2 checkpointed w ada - 1 - 1 of 3 steps",
+    "2.5 killed - ada",
+    "5.1 expired w ada - 1",
+    "5.2 reclaimed w bo - 9 9",
+    "6 checkpointed w bo - 9 - 2 of 3 steps",
+    "7 checkpointed w bo - 9 - 3 of 3 steps",
+    "7 finished w bo - 9",
+)
+
+
+def letter(**changes: Any) -> DeadLetter:
+    facts = {
+        "number": 1, "job": "p", "subject": "jobs.high.poison", "payload": b"x", "headers": {}, "reason": "not acked",
+        "deliveries": 3, "last_worker": "ada", "at": None,
+    }  # fmt: skip
+    return DeadLetter(**{**facts, **changes})
+
+
+def claim(**changes: Any) -> Claim:
+    facts = {
+        "item": "w", "state": "held", "owner": "you", "token": 1, "revision": 2, "renewals": 1, "since": 0.0,
+        "expires_in": 1.0, "evidence": "watch", "evidence_age": 0.1, "past_owners": (),
+    }  # fmt: skip
+    return Claim(**{**facts, **changes})
+
+
+CASES = [
+    ("HELD", lambda: checks.delivered_once(ONE_JOB, "a")),
+    ("NOT YET", lambda: checks.delivered_once(ONE_JOB)),
+    ("NOT YET", lambda: checks.delivered_once(ONE_JOB, "a", "b")),
+    ("NOT YET", lambda: checks.delivered_once(ONE_JOB[:2], "a")),
+    ("BROKEN", lambda: checks.delivered_once(RETRY, "a")),
+    ("HELD", lambda: checks.retried_elsewhere(RETRY, "a")),
+    ("NOT YET", lambda: checks.retried_elsewhere(ONE_JOB, "a")),
+    ("NOT YET", lambda: checks.retried_elsewhere(RETRY[:3], "a")),
+    ("NOT YET", lambda: checks.retried_elsewhere([*RETRY[:3], *story("4 delivered a ada 2 7 7")], "a")),
+    ("BROKEN", lambda: checks.retried_elsewhere([*RETRY[:3], *story("3 delivered a bo 2 7 7")], "a")),
+    ("HELD", lambda: checks.untouched(ONE_JOB, "other")),
+    ("NOT YET", lambda: checks.untouched(ONE_JOB, "a")),
+    ("BROKEN", lambda: checks.untouched([*RETRY, *story("5 acked a bo 2")], "other")),
+    ("HELD", lambda: checks.died_after(DEAD, "p", 3)),
+    ("NOT YET", lambda: checks.died_after(EXHAUSTED, "p", 3)),
+    ("BROKEN", lambda: checks.died_after(DEAD, "p", 2)),
+    ("HELD", lambda: checks.gaps_follow(POISON, "p", TIMING)),
+    ("NOT YET", lambda: checks.gaps_follow(ONE_JOB, "a", TIMING)),
+    ("BROKEN", lambda: checks.gaps_follow(POISON, "p", TIMING.but(ack_wait=3.5))),
+    ("BROKEN", lambda: checks.gaps_follow([*RETRY[:2], *story("3 progressed a ada 1 - 6"), RETRY[-1]], "a", TIMING)),
+    ("HELD", lambda: checks.silent_while_dead(EXHAUSTED, "p")),
+    ("NOT YET", lambda: checks.silent_while_dead(POISON, "p")),
+    ("BROKEN", lambda: checks.silent_while_dead(DEAD, "p")),
+    ("HELD", lambda: checks.buried_once(DEAD, "p")),
+    ("NOT YET", lambda: checks.buried_once(EXHAUSTED, "p")),
+    ("BROKEN", lambda: checks.buried_once([*DEAD, DEAD[-1]], "p")),
+    ("HELD", lambda: checks.started_again(BACK, "p")),
+    ("NOT YET", lambda: checks.started_again([*DEAD, *story("11 redriven p")], "p")),
+    ("BROKEN", lambda: checks.started_again([*DEAD, *story("11 redriven p", "12 delivered p bo 4 7 15")], "p")),
+    ("HELD", lambda: checks.redriven_only(BACK, "p")),
+    ("NOT YET", lambda: checks.redriven_only([*DEAD, *story("11 redriven p")], "p")),
+    ("NOT YET", lambda: checks.redriven_only(DEAD, "p")),
+    ("BROKEN", lambda: checks.redriven_only([*ONE_JOB, *DEAD, *story("11 redriven p", "12 redriven a")], "p")),
+    ("HELD", lambda: checks.nothing_lost(DEAD, in_stream=0, letters=1)),
+    ("NOT YET", lambda: checks.nothing_lost([])),
+    ("BROKEN", lambda: checks.nothing_lost(DEAD, in_stream=1)),
+    ("BROKEN", lambda: checks.nothing_lost(DEAD, letters=0)),
+    ("BROKEN", lambda: checks.nothing_lost(POISON[1:] + ONE_JOB)),
+    ("BROKEN", lambda: checks.nothing_lost([*DEAD, *story("11 acked p ada 3")])),
+    ("HELD", lambda: checks.adds_up(DEAD)),
+    ("NOT YET", lambda: checks.adds_up([])),
+    ("BROKEN", lambda: checks.adds_up(ONE_JOB + POISON[1:4] + story("9 acked p bo 2"))),
+    ("HELD", lambda: checks.never_two_owners(TAKEOVER)),
+    ("NOT YET", lambda: checks.never_two_owners(ONE_JOB)),
+    ("BROKEN", lambda: checks.never_two_owners(story("1 claimed w ada - 5 9", "12 reclaimed w bo - 4 20"))),
+    ("BROKEN", lambda: checks.never_two_owners([*OVERLAP, *story("3 lost w ada - 1")])),
+    ("BROKEN", lambda: checks.never_two_owners(OVERLAP)),
+    ("HELD", lambda: checks.never_two_owners([*OVERLAP, *story("2.01 released w ada - 1")])),
+    ("HELD", lambda: checks.owners(story("1 claimed w ada - 1 9"), 1)),
+    ("NOT YET", lambda: checks.owners(TAKEOVER, 1)),
+    ("HELD", lambda: checks.reclaimed_after_ttl(TAKEOVER, "w")),
+    ("NOT YET", lambda: checks.reclaimed_after_ttl(TAKEOVER[:5], "w")),
+    ("BROKEN", lambda: checks.reclaimed_after_ttl([*TAKEOVER[:4], *story("4 reclaimed w bo - 9 9")], "w")),
+    ("BROKEN", lambda: checks.reclaimed_after_ttl([*TAKEOVER[:4], *story("6 reclaimed w bo - 1 9")], "w")),
+    ("NOT YET", lambda: checks.reclaimed_after_ttl([*TAKEOVER[:5], *story("6 reclaimed w ada - 9 9")], "w")),
+    ("HELD", lambda: checks.handed_over(POLITE, "w")),
+    ("NOT YET", lambda: checks.handed_over(TAKEOVER, "w")),
+    ("BROKEN", lambda: checks.handed_over(LATE, "w")),
+    ("HELD", lambda: checks.resumed(TAKEOVER, "w")),
+    ("NOT YET", lambda: checks.resumed(TAKEOVER[:-1], "w")),
+    ("BROKEN", lambda: checks.resumed([*TAKEOVER, *story("8 checkpointed w bo - 9 - 3 of 3 steps")], "w")),
+    ("HELD", lambda: checks.one_winner([None, object(), None])),
+    ("NOT YET", lambda: checks.one_winner([])),
+    ("BROKEN", lambda: checks.one_winner([None, None])),
+    ("BROKEN", lambda: checks.one_winner([1, 1])),
+    ("HELD", lambda: checks.letter_is_whole(letter(), b"x")),
+    ("NOT YET", lambda: checks.letter_is_whole(None, b"x")),
+    ("BROKEN", lambda: checks.letter_is_whole(letter(payload=b""), b"x")),
+    ("BROKEN", lambda: checks.letter_is_whole(letter(reason=""), b"x")),
+    ("HELD", lambda: checks.only_a_pointer({"stream": "jobs", "stream_seq": 1}, b"payload")),
+    ("NOT YET", lambda: checks.only_a_pointer({}, b"payload")),
+    ("BROKEN", lambda: checks.only_a_pointer({"stream": "jobs", "stream_seq": 1, "data": "payload"}, b"payload")),
+    ("HELD", lambda: checks.dropped_as_duplicate(SimpleNamespace(duplicate=True))),
+    ("NOT YET", lambda: checks.dropped_as_duplicate(None)),
+    ("BROKEN", lambda: checks.dropped_as_duplicate(SimpleNamespace(duplicate=None))),
+    ("HELD", lambda: checks.still_ours([claim()], "w", "you")),
+    ("NOT YET", lambda: checks.still_ours([], "w", "you")),
+    ("NOT YET", lambda: checks.still_ours([claim(state="expired")], "w", "you")),
+    ("NOT YET", lambda: checks.still_ours([claim(renewals=0)], "w", "you")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("expected", "check"), CASES, ids=[f"{n}-{expected}" for n, (expected, _) in enumerate(CASES)])
+def test_verdicts(expected: str, check: Any) -> None:
+    verdict = check()
+    assert verdict.status == expected, verdict
+    assert repr(verdict) == str(verdict) == f"{expected}: {verdict.sentence}"
+
+
+def test_each_check_is_seen_held_and_not_yet() -> None:
+    """A new check must come with its cases; "NOT YET" is what a reader gets who runs it too early."""
+    names = {
+        name
+        for name, function in vars(checks).items()
+        if callable(function)
+        and getattr(function, "__annotations__", {}).get("return") == "Verdict"
+        and function.__doc__
+    }
+    seen: dict[str, set[str]] = {name: set() for name in names}
+    for expected, check in CASES:
+        for name in set(check.__code__.co_names) & names:
+            seen[name].add(expected)
+    assert {name: outcomes for name, outcomes in seen.items() if not {"HELD", "NOT YET"} <= outcomes} == {}
+
+
+def test_a_check_takes_a_history_too() -> None:
+    history = History()
+    assert checks.adds_up(history).status == "NOT YET"
+    history.append("published", "a")
+    assert str(checks.adds_up(history)) == "HELD: 1 published = 0 acked + 0 dead + 1 in flight"
