@@ -42,6 +42,7 @@ OLDEST: Final = (2, 12, 9)
 BROKEN: Final = frozenset({(2, 14, 0)})
 """Repeats advisories of dead jobs after a restart; mended in 2.14.1."""
 START_LIMIT: Final = 10.0
+_STORE_FAILED: Final = 10077  # server: JSStreamStoreFailedF, such as "maximum messages exceeded", under status 503
 _READY: Final = "Server is ready"
 _PORT: Final = re.compile(r"Listening for client connections on \S+:(\d+)")
 _CONFIG: Final = """\
@@ -397,9 +398,9 @@ def asking(what: str, refused: type[MeetupqError] = BrokerError) -> Iterator[Non
         yield
     except nats.js.errors.NoStreamResponseError as error:
         raise refused(f"can't {what}: its stream or bucket doesn't exist; run ensure() first") from error
-    except nats.js.errors.ServiceUnavailableError as error:
-        raise BrokerUnreachable(f"can't {what}: JetStream doesn't answer; is the broker up?") from error
     except nats.js.errors.APIError as error:
+        if isinstance(error, nats.js.errors.ServiceUnavailableError) and error.err_code != _STORE_FAILED:
+            raise BrokerUnreachable(f"can't {what}: JetStream doesn't answer; is the broker up?") from error
         raise refused(f"can't {what}: {error.description or error} (code {error.err_code})") from error
     except (nats.errors.MaxPayloadError, nats.errors.BadHeaderError) as error:
         raise refused(f"can't {what}: {str(error).removeprefix('nats: ')}") from error
@@ -419,5 +420,11 @@ async def sever(client: Client) -> None:
     writer = getattr(client._transport, "_io_writer", None)
     if writer is not None:
         writer.transport.abort()
-    with contextlib.suppress(OSError, nats.errors.Error):
+    try:
         await client.close()
+    except (OSError, nats.errors.Error):
+        pass
+    except asyncio.CancelledError:
+        # nats-py cancels a future that it awaits itself when the broker goes away at the same moment.
+        if (task := asyncio.current_task()) is None or task.cancelling():
+            raise

@@ -52,7 +52,16 @@ class Attempt:
 
 @dataclass(slots=True)
 class JobLine:
-    """One job's life: a row of the picture of delivery attempts."""
+    """One job's life: a row of the picture of delivery attempts.
+
+    Attributes:
+        published, done: when; seconds.
+        attempts: all its deliveries, those after a redrive included.
+        exhausted: since when it has no attempt left, and `exhausted_source` who says so.
+        dead: since when it is a dead letter, with `reason` and `deliveries`; None again after a redrive.
+        deaths, redriven: every time that it became a dead letter, and was put back.
+        late: whether it was acked after the broker had given up on it.
+    """
 
     name: str
     published: float
@@ -60,6 +69,7 @@ class JobLine:
     exhausted: float | None = None
     exhausted_source: str = ""
     dead: float | None = None
+    deaths: list[float] = field(default_factory=list)
     reason: str = ""
     deliveries: int = 0
     redriven: list[float] = field(default_factory=list)
@@ -98,6 +108,7 @@ class Ownership:
         until: the nominal expiry as of the last renewal that is known.
         renewals: when it was renewed.
         gone: when the owner was killed, frozen or cut off while it held the lease.
+        cause: which of the three it was: "killed", "frozen" or "cut".
         end: when the ownership ended; None while the lease stands.
         how: "released", "finished", "lost" or "expired"; "superseded" where the next claim is all that is known.
         ended_by: the event source that said so.
@@ -110,6 +121,7 @@ class Ownership:
     until: float
     renewals: list[float] = field(default_factory=list)
     gone: float | None = None
+    cause: str = ""
     end: float | None = None
     how: str = ""
     reclaimed: bool = False
@@ -273,6 +285,7 @@ class Timeline:
         # The letter stands, so an ack that a worker thinks it got came too late for the broker.
         job.done = None
         job.dead, job.reason, job.deliveries = event.at, event.detail, event.attempt
+        job.deaths.append(event.at)
         job.exhausted = job.exhausted if job.exhausted is not None else event.at
         if job.attempts and job.attempts[-1].open:
             self._close(job.attempts[-1], event.at)
@@ -422,14 +435,14 @@ class Timeline:
     def _gone(self, event: Event) -> None:
         for item in self.items.values():
             if item.owner and item.owner.worker == event.worker and item.owner.gone is None:
-                item.owner.gone = event.at
+                item.owner.gone, item.owner.cause = event.at, event.kind
 
     def _back(self, event: Event) -> None:
         worker = self._worker(event)
         self._become(event, "working" if worker.holds else "waiting")
         for item in self.items.values():
             if item.owner and item.owner.worker == event.worker:
-                item.owner.gone = None
+                item.owner.gone, item.owner.cause = None, ""
 
     def _on_broker_started(self, event: Event) -> None:
         if self.outages and self.outages[-1].end is None:
