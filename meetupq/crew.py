@@ -7,6 +7,7 @@ still waits to be sent, then the task is dropped. The broker sees what it would 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -54,10 +55,11 @@ class _Member:
     client: Client | None = None
     worker: QueueWorker | LeaseWorker | None = None
     task: asyncio.Task[None] | None = None
+    killed: bool = False
 
     @property
     def at_work(self) -> bool:
-        return self.task is not None and not self.task.done()
+        return self.task is not None and not self.task.done() and not self.killed
 
 
 class Crew:
@@ -75,6 +77,7 @@ class Crew:
         self.history = history
         self._report = report or (lambda what, error: None)
         self._members: dict[str, _Member] = {}
+        self._starting: dict[str, Job] = {}
 
     @property
     def names(self) -> list[str]:
@@ -103,8 +106,17 @@ class Crew:
         job = job or Job()
         if job.role not in ("queue", "leases"):
             raise UnknownWorker(f"no worker has the role {job.role!r}: choose 'queue' or 'leases'")
-        if name in self._members and self._members[name].at_work:
+        if self.is_at_work(name):
             raise WorkerBusy(f"{name} is at work already: stop or kill it first, or choose another name")
+        self._starting[name] = job  # a second click comes while the first one still connects
+        try:
+            await self._start(name, job)
+        finally:
+            del self._starting[name]
+
+    async def _start(self, name: str, job: Job) -> None:
+        if (former := self._members.get(name)) and former.client:
+            await sever(former.client)  # one that crashed has left it open
         member = _Member(name, job)
         member.client = await self.broker.connect(name)
         try:
@@ -120,7 +132,7 @@ class Crew:
                 await items.ensure()
                 member.worker = LeaseWorker(name, leases, items)
         except BaseException:
-            await member.client.close()
+            await sever(member.client)
             raise
         self._members[name] = member
         self.history.append("started", worker=name, detail=f"queue {job.priority}" if job.role == "queue" else job.role)
@@ -133,7 +145,9 @@ class Crew:
             self._report(f"worker {member.name} crashed", error)
 
     def is_at_work(self, name: str, role: Role | None = None) -> bool:
-        """Whether a worker of this name (and role) is at work now."""
+        """Whether a worker of this name (and role) is at work now, or about to be."""
+        if job := self._starting.get(name):
+            return role in (None, job.role)
         member = self._members.get(name)
         return member is not None and member.at_work and role in (None, member.job.role)
 
@@ -162,9 +176,12 @@ class Crew:
         done, _ = await asyncio.wait({member.task}, timeout=within)
         if not done:
             raise MeetupqError(f"{name} did not finish within {within:g} s; wait for it, or kill it")
+        if member.killed:
+            return f"{name} was killed before it had finished"
         if not member.task.cancelled() and member.task.exception() is None:
             self.history.append("stopped", worker=name)
-        await member.client.close()
+        with contextlib.suppress(Exception):  # a broker that is away can't say goodbye
+            await member.client.close()
         return f"{name} finished and stopped"
 
     async def kill(self, name: str) -> str:
@@ -178,6 +195,7 @@ class Crew:
             return f"{name} is dead already; nothing was changed"
         assert member.task and member.client
         # The cut comes first and is one step of the loop, so that whatever the dying task still does reaches nobody.
+        member.killed = True
         self.history.append("killed", worker=name)
         await sever(member.client)
         await drop(member.task)

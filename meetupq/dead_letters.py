@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import nats.errors
 import nats.js.errors
@@ -30,6 +30,7 @@ from meetupq.errors import BrokerUnreachable, LetterUnknown, QueueError
 from meetupq.tasks import together
 from meetupq.work_queue import WorkQueue
 
+NO_MESSAGE = 10037  # server: JSNoMessageFoundErr
 GRACE = 10.0
 """Seconds that a keeper leaves to another one, which has written a letter, to remove the original too."""
 
@@ -75,6 +76,7 @@ class DeadLetters:
         self.history = queue.history
         self._jetstream = queue.client.jetstream(timeout=2)
         self._buried: set[int] = set()
+        self._half_done: dict[int, str] = {}
         self._first_seen: dict[int, float] = {}
         self._one_at_a_time = asyncio.Lock()
 
@@ -137,6 +139,8 @@ class DeadLetters:
             BrokerUnreachable, QueueError.
         """
         kept = 0
+        for sequence in list(self._half_done):
+            kept += await self.bury(sequence, self.queue.timing.max_deliver)
         for priority in self.queue.priorities:
             await self._nudge(priority)
             async for sequence in self._given_up(priority):
@@ -173,11 +177,10 @@ class DeadLetters:
             floor = info.ack_floor.stream_seq if info.num_ack_pending else info.delivered.stream_seq
             sequence = 0
             while sequence < floor:
-                try:
-                    message = await self._jetstream.get_msg(
-                        subjects.JOBS, seq=sequence + 1, subject=f"{subjects.JOBS}.{priority}.*", next=True
-                    )
-                except nats.js.errors.NotFoundError:
+                message = await self._read(
+                    subjects.JOBS, seq=sequence + 1, subject=f"{subjects.JOBS}.{priority}.*", next=True
+                )
+                if message is None:
                     return
                 sequence = message.seq
                 if sequence <= floor:
@@ -197,28 +200,29 @@ class DeadLetters:
             if sequence in self._buried:
                 return False
             with asking(f"keep the dead job {sequence}", QueueError):
-                try:
-                    message = await self._jetstream.get_msg(subjects.JOBS, seq=sequence)
-                except nats.js.errors.NotFoundError:
-                    if not await self._letter_of(sequence):
-                        self._late(sequence)
-                    self._buried.add(sequence)
-                    return False
-                return await self._move(message, deliveries)
+                message = await self._read(subjects.JOBS, seq=sequence)
+                if message is not None:
+                    return await self._move(message, deliveries)
+                if sequence in self._half_done:
+                    # Our letter; the answer to our removal of the original was lost.
+                    self._kept(sequence, self._half_done[sequence], deliveries)
+                    return True
+                if not await self._read(subjects.DEAD, subject=subjects.dead_subject(sequence, ">")):
+                    self._late(sequence)
+                self._buried.add(sequence)
+                return False
 
     async def _move(self, message: RawStreamMsg, deliveries: int) -> bool:
         sequence, headers = message.seq, dict(message.headers or {})
         job = headers.get(subjects.JOB) or f"job-{sequence}"
-        reason = f"not acked in {deliveries} deliveries"
-        last_worker = self._last_worker(job)
         letter = {
             **headers,
             subjects.MSG_ID: f"{subjects.JOBS}-{message.time:%Y%m%dT%H%M%S.%f}-{sequence}",
             subjects.EXPECTED_LAST: "0",  # two keepers, or one that died half-way: only the first copy is stored
             subjects.JOB: job,
-            subjects.REASON: reason,
+            subjects.REASON: _reason(deliveries),
             subjects.DELIVERIES: str(deliveries),
-            subjects.LAST_WORKER: last_worker,
+            subjects.LAST_WORKER: self._last_worker(job),
             subjects.SEQUENCE: str(sequence),
         }
         started = time.monotonic()
@@ -231,7 +235,9 @@ class DeadLetters:
             if error.err_code not in (10071, 10164):  # "wrong last sequence": there is a letter already
                 raise
             mine = False
-        if not mine:
+        if mine:
+            self._half_done[sequence] = job
+        elif sequence not in self._half_done:
             # Another keeper wrote the letter and is about to remove the original. Only if it seems to have died is
             # that up to us: else it could take our removal for a late ack, and withdraw the only copy.
             seen = self._first_seen.setdefault(sequence, started)
@@ -244,27 +250,34 @@ class DeadLetters:
             if mine and time.monotonic() - started < GRACE / 2:
                 await self._jetstream.delete_msg(subjects.DEAD, receipt.seq)
                 self._late(sequence)
+                self._half_done.pop(sequence, None)
                 self._buried.add(sequence)
                 return False
+        self._kept(sequence, job, deliveries)
+        return True
+
+    def _kept(self, sequence: int, job: str, deliveries: int) -> None:
         self._buried.add(sequence)
+        self._half_done.pop(sequence, None)
         self._first_seen.pop(sequence, None)
         self.history.append(
             "dead_lettered",
             job,
-            last_worker,
+            self._last_worker(job),
             attempt=deliveries,
             revision=sequence,
             source="broker",
-            detail=reason,
+            detail=_reason(deliveries),
         )
-        return True
 
-    async def _letter_of(self, sequence: int) -> bool:
+    async def _read(self, stream: str, **which: Any) -> RawStreamMsg | None:
+        """A message of a stream, None if it isn't there. A stream that isn't there is an error."""
         try:
-            await self._jetstream.get_last_msg(subjects.DEAD, subjects.dead_subject(sequence, ">"))
-        except nats.js.errors.NotFoundError:
-            return False
-        return True
+            return await self._jetstream.get_msg(stream, **which)
+        except nats.js.errors.NotFoundError as error:
+            if error.err_code != NO_MESSAGE:
+                raise
+            return None
 
     def _late(self, sequence: int) -> None:
         if job := self._job_at(sequence):
@@ -292,10 +305,9 @@ class DeadLetters:
         letters: list[DeadLetter] = []
         with asking("read the dead letters", QueueError):
             while True:
-                try:
-                    after = letters[-1].number + 1 if letters else 1
-                    message = await self._jetstream.get_msg(subjects.DEAD, seq=after, subject="dead.>", next=True)
-                except nats.js.errors.NotFoundError:
+                after = letters[-1].number + 1 if letters else 1
+                message = await self._read(subjects.DEAD, seq=after, subject="dead.>", next=True)
+                if message is None:
                     return letters
                 letters.append(_letter(message))
 
@@ -312,14 +324,14 @@ class DeadLetters:
             LetterUnknown: there is no letter of this number (any more).
         """
         with asking(f"read the dead letter {number}", QueueError):
-            try:
-                letter = _letter(await self._jetstream.get_msg(subjects.DEAD, seq=number))
-            except nats.js.errors.NotFoundError:
-                raise LetterUnknown(
-                    f"there is no dead letter {number}: it was redriven or removed already; list letters() again"
-                ) from None
+            message = await self._read(subjects.DEAD, seq=number) if number > 0 else None
+        if message is None:
+            raise LetterUnknown(
+                f"there is no dead letter {number}: it was redriven or removed already; list letters() again"
+            )
+        letter = _letter(message)
         _, priority, kind = letter.subject.split(".")
-        self.history.append("redriven", letter.job, revision=number, detail="put back into the queue")
+        sent = self.history.now()
         await self.queue.publish(
             letter.job,
             letter.payload,
@@ -328,6 +340,7 @@ class DeadLetters:
             headers=letter.headers,
             message_id=f"{letter.job}.redrive-{number}-{letter.at:%Y%m%dT%H%M%S.%f}",
         )
+        self.history.append("redriven", letter.job, at=sent, revision=number, detail="put back into the queue")
         with asking(f"remove the dead letter {number}", QueueError):
             await self._jetstream.delete_msg(subjects.DEAD, number)
         return letter.job
@@ -335,6 +348,10 @@ class DeadLetters:
     async def redrive_all(self) -> list[str]:
         """Put every dead letter back. Returns the jobs' names, oldest letter first."""
         return [await self.redrive(letter.number) for letter in await self.letters()]
+
+
+def _reason(deliveries: int) -> str:
+    return f"not acked in {deliveries} deliveries"
 
 
 def _letter(message: RawStreamMsg) -> DeadLetter:

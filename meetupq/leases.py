@@ -68,7 +68,7 @@ class Leases:
         """Create the bucket, or open the one that exists. The TTL in force is the bucket's: there is one source of it.
 
         Raises:
-            LeaseError: the broker refuses.
+            LeaseError: the broker refuses, or a bucket that exists has no TTL.
             TimingError: the TTL of a bucket that exists doesn't fit renew and margin.
         """
         with asking(f"set up the bucket {subjects.LEASES}", LeaseError):
@@ -79,7 +79,9 @@ class Leases:
                 config.limit_marker_ttl = self.timing.marker  # without it nobody would hear of an expiry
                 self._keys = await self.jetstream.create_key_value(config)
             status = await self._keys.status()
-        self.ttl = self.timing.but(lease_ttl=status.ttl or self.timing.lease_ttl).lease_ttl
+        if not status.ttl:
+            raise LeaseError(f"the bucket {subjects.LEASES} has no TTL, so that a dead owner's claim would never end")
+        self.ttl = self.timing.but(lease_ttl=status.ttl).lease_ttl
         self.bucket = f"{status.stream_info.created:%Y%m%dT%H%M%S.%f}"
 
     @property
@@ -202,19 +204,20 @@ class Lease:
             await drop(working, renewing)
 
     async def _renew_until_lost(self) -> None:
+        pause = self._leases.timing.renew
         while True:
             try:
                 # The deadline also ends a renewal that hangs.
                 async with asyncio.timeout(self.remaining()):
-                    await asyncio.sleep(self._leases.timing.renew)
+                    await asyncio.sleep(pause)
                     await self.renew()
+                pause = self._leases.timing.renew
             except TimeoutError:
                 raise self._lost("no renewal was confirmed in time") from None
             except LeaseLost:
                 raise
             except MeetupqError:
-                # Not renewed, not lost: try again soon, until the deadline.
-                await asyncio.sleep(min(0.1, max(0.0, self.remaining())))
+                pause = min(0.1, pause)  # not renewed, not lost: try again soon, until the deadline
 
     async def _write(self, last: int) -> bool:
         """Compare-and-set: write the claim if the key's last revision is `last`. False if it is another."""

@@ -17,20 +17,13 @@ from typing import Any, ClassVar, Final
 
 import ipywidgets as widgets
 
-from meetupq.figures import (
-    JOB_STATE_COLOURS,
-    JOB_STATE_MARKS,
-    WORKER_MARKS,
-    DeliveryPicture,
-    LeasePicture,
-    describe_deliveries,
-    describe_leases,
-    worker_colour,
-)
+from meetupq.canvas import JOB_STATE_COLOURS, JOB_STATE_MARKS, WORKER_MARKS, worker_colour
+from meetupq.figures import DeliveryPicture, LeasePicture
 from meetupq.history import History
 from meetupq.roster import Claim
 from meetupq.timeline import Timeline, WorkerLine
 from meetupq.timing import Timing
+from meetupq.twins import describe_deliveries, describe_leases
 
 ALIVE: Final = ("waiting", "working", "frozen", "cut off")
 
@@ -192,7 +185,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
             )
             button.on_click(lambda _, a=action, b=args, c=options: self._press(a, *b, **c))
             buttons.append(button)
-        return widgets.VBox(buttons, layout=_layout(flex="0 0 auto"))
+        return widgets.VBox(buttons, layout=_layout(flex="0 0 auto", margin="0 0 0 8px"))
 
     def refresh(self) -> None:
         """Draw again now-ish: something changed that is not in the history, such as a failure."""
@@ -307,7 +300,7 @@ class _Card:
         self.box = widgets.VBox(
             [self._text, widgets.HBox([*self._buttons.values()])],
             layout=_layout(
-                width="208px", height="84px", padding="4px 8px", border="1px solid var(--jp-border-color2, #d0d7de)"
+                width="204px", height="84px", padding="4px 8px", border="1px solid var(--jp-border-color2, #d0d7de)"
             ),
         )
         self.box.add_class("meetupq-card")

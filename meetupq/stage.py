@@ -9,7 +9,6 @@ async with Stage() as stage:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, Self
 
 from nats.aio.client import Client
 
-from meetupq.broker import Broker
+from meetupq.broker import Broker, sever
 from meetupq.crew import Crew, Job, Role
 from meetupq.dead_letters import DeadLetter, DeadLetters
 from meetupq.errors import MeetupqError
@@ -103,8 +102,7 @@ class Stage:
         await drop(*self._tasks)
         await self.crew.close()
         if self._client:
-            with contextlib.suppress(Exception):  # a broker that is gone can't say goodbye
-                await self._client.close()
+            await sever(self._client)  # a polite close can fail half-way if the broker is gone
         await self.broker.close()
 
     def background(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:

@@ -294,8 +294,10 @@ class Timeline:
     def _on_redriven(self, event: Event) -> None:
         job = self._job(event)
         job.redriven.append(event.at)
-        job.dead = job.exhausted = job.done = None
+        job.dead = job.exhausted = None
         job.exhausted_source, job.late = "", False
+        if job.done is not None and job.done < event.at:  # a fast worker can be done before the redrive is written down
+            job.done = None
 
     def _on_late_success(self, event: Event) -> None:
         job = self._job(event)

@@ -1,0 +1,143 @@
+"""The text twins: in words, what the two pictures show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from meetupq.canvas import Told, delays, last_heard, short, told
+from meetupq.timeline import Attempt, ItemLine, JobLine, Ownership, Timeline
+
+_STORIES: Final = 3
+_ENDS: Final = {
+    "acked": "acked it at {end:.1f} s",
+    "naked": "handed it back at {end:.1f} s",
+    "failed": "failed without a word at {end:.1f} s",
+    "killed": "was killed after {took} s",
+    "terminated": "terminated it at {end:.1f} s",
+    "timed_out": "said nothing until the broker gave up at {end:.1f} s",
+    "": "is at work since {start:.1f} s",
+}
+
+
+def describe_deliveries(events: Told, *, now: float | None = None) -> str:
+    """What the picture of delivery attempts says, as one paragraph; `now` as there.
+
+    Ordinary jobs are counted. What was killed, retried, dead, stuck or late is told, the newest first, at most three.
+    """
+    timeline, moment = told(events, now)
+    jobs = list(timeline.jobs.values())
+    plain = [j for j in jobs if j.state == "done" and len(j.attempts) <= 1 and not j.late and not j.redriven]
+    fresh = [j for j in jobs if j.state == "waiting" and not j.attempts]
+    flying = [j for j in jobs if j.state == "in flight" and len(j.attempts) == 1 and j.attempts[0].end is None]
+    ordinary = {job.name for job in (*plain, *fresh, *flying)}
+    eventful = sorted((j for j in jobs if j.name not in ordinary), key=last_heard, reverse=True)
+    text = [] if jobs else ["Nothing was published yet."]
+    if plain:
+        who = plain[0].name if len(jobs) == 1 else f"{len(plain)} of {len(jobs)} jobs"
+        text.append(f"{who} {'was' if len(plain) == 1 else 'were'} done at the first attempt.")
+    text += [_job_story(job, moment) for job in eventful[:_STORIES]]
+    if len(eventful) > _STORIES:
+        text.append(f"{len(eventful) - _STORIES} more had trouble.")
+    if flying:
+        pairs = [f"{job.name} with {job.attempts[0].worker}" for job in flying]
+        text.append(f"In flight at {moment:.1f} s: {_listed(pairs)}.")
+    if fresh:
+        text.append(f"{_listed([j.name for j in fresh])} {'waits' if len(fresh) == 1 else 'wait'} for a worker.")
+    return " ".join(text + _outages(timeline))
+
+
+def _job_story(job: JobLine, now: float) -> str:
+    """One job: how often and with whom it failed, and how it stands now."""
+    failed = [attempt for attempt in job.attempts if attempt.how not in ("acked", "")]
+    times = "once" if len(failed) == 1 else f"{len(failed)} times"
+    story = f"{job.name} failed {times} ({', '.join(dict.fromkeys(attempt.worker for attempt in failed))})"
+    redriven = f", was redriven at {job.redriven[-1]:.1f} s" if job.redriven else ""
+    last = job.attempts[-1] if job.attempts else None
+    if job.dead is not None:
+        return f"{story}{redriven} and is in the DLQ since {job.dead:.1f} s."
+    if job.state == "stuck":
+        return f"{story} and is stuck: it has no delivery left, but stays in the queue."
+    if last is None or job.state == "waiting":
+        return f"{story}{redriven} and waits for a worker." if failed else f"{job.name} is {job.state}."
+    if len(job.attempts) <= 2 and not redriven:
+        first = job.attempts[0]
+        story = f"{job.name} was delivered to {first.worker}, who {_ended(first, now)}."
+        if last is not first:
+            waited = first.closed is not None and first.end is not None and first.closed > first.end
+            story += f" The broker {f'waited until {first.closed:.1f} s, then ' if waited else ''}gave it to "
+            story += f"{last.worker}, who {_ended(last, now)}."
+    elif last in failed:
+        story += f", the last time at {last.end or now:.1f} s."
+    else:
+        story += f"{redriven}; then {last.worker} got it and {_ended(last, now)}."
+    if last.open and last.end is not None and last.until > now:
+        story += f" The broker waits until {last.until:.1f} s."
+    return story + " It was done after the broker had given up on it." * job.late
+
+
+def _ended(attempt: Attempt, now: float) -> str:
+    end = max(now if attempt.end is None else attempt.end, attempt.start)
+    return _ENDS[attempt.how].format(start=attempt.start, end=end, took=short(end - attempt.start))
+
+
+def describe_leases(events: Told, *, now: float | None = None) -> str:
+    """What the picture of lease ownership says, as one paragraph; `now` as there."""
+    timeline, moment = told(events, now)
+    items = list(timeline.items.values())
+    counted = Counter[str](item.state for item in items)
+    words = {"held": "held", "suspect": "held by an owner that is gone", "free": "free", "done": "finished"}
+    parts = [f"{counted[state]} {word}" for state, word in words.items() if counted[state]]
+    text = [
+        f"{len(items)} work item{'s' * (len(items) > 1)}: {_listed(parts)}."
+        if items
+        else "There are no work items yet."
+    ]
+    stories = [
+        _item_story(item, own, after, moment)
+        for item in items
+        for own, after in zip(item.ownerships, [*item.ownerships[1:], None], strict=False)
+        if own.end is not None or own.gone is not None
+    ]
+    text += [story for _, story in sorted(stories, reverse=True)[:_STORIES]]
+    if len(stories) > _STORIES:
+        text.append(f"{len(stories) - _STORIES} more ended before.")
+    held = [
+        f"{own.worker} holds {item.name} (r{own.token}, expires in {max(own.until - moment, 0):.1f} s)"
+        for item in items
+        if (own := item.owner) and own.gone is None
+    ]
+    text += [f"{_listed(held)}."] if held else []
+    return " ".join(text + _outages(timeline))
+
+
+def _item_story(item: ItemLine, own: Ownership, after: Ownership | None, now: float) -> tuple[float, str]:
+    """How an ownership ended, or is about to: when, and a sentence or two."""
+    story = f"{own.worker} held {item.name} (r{own.token})"
+    if own.gone is not None and own.how in ("", "expired", "superseded"):
+        story += f" and was {own.cause}{' off' * (own.cause == 'cut')} at {own.gone:.1f} s; the lease "
+    if own.end is None:
+        stands = f"still stands until {own.until:.1f} s." if own.until > now else "is due to expire."
+        return own.gone or own.start, story + stands
+    if own.how not in ("expired", "superseded"):
+        return own.end, f"{story} and {own.how} it at {own.end:.1f} s."
+    story += f"{', but the lease ran out at' if own.gone is None else 'stood until'} {own.end:.1f} s."
+    if after is None:
+        return own.end, story
+    return after.start, f"{story} {after.worker} reclaimed it (r{after.token}) {delays(own, after)}."
+
+
+def _outages(timeline: Timeline) -> list[str]:
+    return [
+        f"The broker was {outage.how} at {outage.start:.1f} s and "
+        + ("is still down." if outage.end is None else f"came back at {outage.end:.1f} s.")
+        for outage in timeline.outages[-2:]
+    ]
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """One, two and three; of more than four the first three."""
+    if len(parts) > 4:
+        parts = [*parts[:3], f"{len(parts) - 3} more"]
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -1,0 +1,647 @@
+"""The pictures and their text twins: what they show is what the timeline says, and nothing covers anything else."""
+
+from __future__ import annotations
+
+import ast
+import io
+import itertools
+import random
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.text import Text
+from PIL import Image
+
+from meetupq import canvas, figures, twins
+from meetupq.canvas import (
+    JOB_STATE_COLOURS,
+    JOB_STATE_MARKS,
+    MARKS,
+    OKABE_ITO,
+    WORKER_MARKS,
+    encode,
+    window,
+    worker_colour,
+)
+from meetupq.figures import DeliveryPicture, LeasePicture, delivery_attempts, lease_ownership
+from meetupq.history import History
+from meetupq.timeline import JOB_STATES, Timeline
+from meetupq.twins import describe_deliveries, describe_leases
+
+ENDS = ("acked", "naked", "failed", "killed", "timed_out", "terminated")
+
+
+def history() -> History:
+    return History(clock=lambda: 0.0)
+
+
+def deliver(h: History, job: str, worker: str, attempt: int, at: float, patience: float = 3.0) -> None:
+    h.append("delivered", job, worker, at=at, attempt=attempt, until=at + patience if patience else 0.0)
+
+
+def ordinary() -> History:
+    """One job done, one whose worker is killed, one that dies after three deliveries, one at work, one waiting."""
+    h = history()
+    for name in ("ada", "bo", "cy"):
+        h.append("started", worker=name, at=0.1, detail="queue")
+    for job in ("resize-1", "resize-2", "poison-1"):
+        h.append("published", job, at=0.4)
+    deliver(h, "resize-1", "ada", 1, 0.5)
+    deliver(h, "resize-2", "bo", 1, 1.0, 5)
+    h.append("killed", worker="bo", at=2.8)
+    h.append("acked", "resize-1", "ada", attempt=1, at=3.5)
+    for attempt, at in ((1, 3.6), (2, 4.6), (3, 12.9)):
+        if attempt == 3:
+            h.append("timed_out", "resize-2", "bo", attempt=1, at=6.0, source="inferred")
+            deliver(h, "resize-2", "cy", 2, 6.0, 5)
+            h.append("acked", "resize-2", "cy", attempt=2, at=9.0)
+        deliver(h, "poison-1", "ada", attempt, at)
+        h.append("naked", "poison-1", "ada", attempt=attempt, at=at + 0.6)
+    h.append("exhausted", "poison-1", at=13.7, source="broker")
+    h.append("dead_lettered", "poison-1", attempt=3, at=13.75, detail="ValueError")
+    h.append("published", "resize-3", at=14.2)
+    deliver(h, "resize-3", "ada", 1, 14.3)
+    h.append("published", "resize-4", at=14.9)
+    return h
+
+
+def each_end() -> History:
+    """Six jobs, each of which ends in another way."""
+    h = history()
+    for index, how in enumerate(ENDS):
+        h.append("published", how, at=0.1)
+        deliver(h, how, f"w{index}", 1, 0.5 + index / 10, 2)
+    for index, how in enumerate(ENDS):
+        job = {} if how == "killed" else {"job": how, "attempt": 1}
+        h.append(how, worker=f"w{index}", at=2.0 + index / 10, **job)  # type: ignore[arg-type]
+    return h
+
+
+def traffic(jobs: int, seed: int = 7, workers: int = 10, rate: float = 3.0) -> History:
+    rnd, h, events = random.Random(seed), history(), []
+    for index in range(jobs):
+        job, at = f"job-{index:04d}", index / rate
+        events.append((at, "published", job, "", 0, 0.0))
+        for attempt in range(1, rnd.choice((2, 2, 2, 3, 4))):
+            worker, at = f"worker-{rnd.randrange(workers)}", at + 0.1
+            end = at + rnd.uniform(0, 2)
+            events.append((at, "delivered", job, worker, attempt, at + 3))
+            how = rnd.choice(("acked", "acked", "naked", "failed"))
+            events.append((end, how, job, worker, attempt, 0.0))
+            if how == "acked":
+                break
+            at = end if how == "naked" else at + 3
+    for at, kind, job, worker, attempt, until in sorted(events):
+        h.append(kind, job, worker, at=at, attempt=attempt, until=until)
+    return h
+
+
+def reclaim(after: float = 0.1, cause: str = "killed") -> History:
+    h = history()
+    h.append("added", "import-eu", at=0.3)
+    h.append("claimed", "import-eu", "ada", at=0.6, revision=1, until=4.6)
+    for second in (1, 2, 3):
+        h.append("renewed", "import-eu", "ada", at=0.6 + second, revision=1, until=4.6 + second)
+    h.append(cause, worker="ada", at=4.0)
+    h.append("expired", "import-eu", at=7.7, revision=1)
+    h.append("reclaimed", "import-eu", "cy", at=7.7 + after, revision=27, until=11.7 + after)
+    return h
+
+
+def pixels(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+
+
+def drawn(cls: type[DeliveryPicture] | type[LeasePicture], h: History, now: float, **size: float):  # type: ignore[no-untyped-def]
+    picture = cls(**size)  # type: ignore[arg-type]
+    picture.update(Timeline(e for e in h if e.at <= now), now)
+    picture.png()
+    return picture
+
+
+def marks(picture: DeliveryPicture | LeasePicture, kind: str) -> list[tuple[float, float]]:
+    return list(zip(*picture._points.get(("mark", kind), ([], [])), strict=True))
+
+
+def strokes(picture: DeliveryPicture | LeasePicture, kind: str) -> list[tuple[float, float, float]]:
+    """All strokes of a kind, whatever the colour: from x, to x, at y."""
+    found = []
+    for (stroke, _), (xs, ys) in picture._points.items():
+        if stroke == kind:
+            found += list(zip(xs[::3], xs[1::3], ys[::3], strict=True))
+    return sorted(found)
+
+
+def texts(picture: DeliveryPicture | LeasePicture) -> list[str]:
+    return [text.get_text() for text in picture._moving if isinstance(text, Text)]
+
+
+def boxes(picture: DeliveryPicture | LeasePicture) -> list[tuple[str, float, float, float, float]]:
+    """The text of every label and its real extents in CSS pixels, from the renderer."""
+    found = []
+    for text in [*picture._moving, *picture._fixed]:
+        if isinstance(text, Text):
+            box = text.get_window_extent()
+            ratio, height = picture.pixel_ratio, picture.height
+            found.append(
+                (text.get_text(), box.x0 / ratio, height - box.y1 / ratio, box.x1 / ratio, height - box.y0 / ratio)
+            )
+    return found
+
+
+def assert_nothing_overlaps(picture: DeliveryPicture | LeasePicture) -> None:
+    """No label over another one, over the "now" line, over an end mark, or out of the picture."""
+    found = boxes(picture)
+    for one, other in itertools.combinations(found, 2):
+        apart = one[3] <= other[1] + 1 or other[3] <= one[1] + 1 or one[4] <= other[2] + 3 or other[4] <= one[2] + 3
+        assert apart, f"{one} lies over {other}"
+    now = picture._x(picture._now)
+    for words, left, top, right, bottom in found:
+        assert left >= 0 and right <= picture.width + 1 and top >= 0 and bottom <= picture.height + 1, words
+        if top > picture._top and bottom < picture._bottom and words != "now":
+            assert not left < now - 1 < now + 1 < right, f"{words!r} crosses the now line"
+        for x0, x1, y in strokes(picture, "bar"):
+            if top < y < bottom:
+                inside = x0 - 1 <= left and right <= x1 + 1
+                assert inside or right <= x0 + 1 or x1 - 1 <= left, f"{words!r} lies partly over the bar at {x0:.0f}"
+        for kind in MARKS:
+            for x, y in marks(picture, kind):
+                covered = left < x + 4 and x - 4 < right and top < y + 3 and y - 3 < bottom
+                assert not covered, f"{words!r} lies over the mark {kind} at {x:.0f}, {y:.0f}"
+
+
+# --- colours and marks
+
+
+def contrast(one: str, other: str) -> float:
+    """By the formula of WCAG 2."""
+
+    def luminance(colour: str) -> float:
+        parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+        red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_text_on_every_worker_colour_can_be_read() -> None:
+    timeline = Timeline(traffic(200, workers=25))
+    for name in timeline.workers:
+        colour = worker_colour(timeline, name)
+        assert contrast(colour, canvas.text_on(colour)) >= 4, (name, colour)
+    for colour in JOB_STATE_COLOURS.values():
+        assert contrast(colour, "#FFFFFF") >= 4.5
+    for colour in OKABE_ITO:
+        assert contrast(colour, "#FFFFFF") >= 1.9 and contrast(colour, "#1F2328") >= 1.9
+
+
+def test_a_worker_keeps_its_colour_and_the_first_21_differ() -> None:
+    h = history()
+    for index in range(21):
+        h.append("started", worker=f"w{index}", at=index)
+    early, late = Timeline(h.snapshot()[:3]), Timeline(h)
+    assert [worker_colour(early, f"w{i}") for i in range(3)] == [worker_colour(late, f"w{i}") for i in range(3)]
+    assert len({worker_colour(late, f"w{i}") for i in range(21)}) == 21
+    assert worker_colour(late, "nobody") in OKABE_ITO
+
+
+def test_every_way_to_end_has_its_own_shape_and_colour() -> None:
+    kinds = (*ENDS, "stuck", "dead")
+    assert len({MARKS[kind][0] for kind in kinds}) == len({MARKS[kind][1] for kind in kinds}) == len(kinds)
+    assert set(JOB_STATE_MARKS) == set(JOB_STATE_COLOURS) == set(JOB_STATES)
+    assert len(set(JOB_STATE_MARKS.values())) == len(JOB_STATES)
+    assert len(set(WORKER_MARKS.values())) == len(WORKER_MARKS)
+
+
+def test_every_glyph_is_in_the_font() -> None:
+    glyphs = [glyph for glyph, _, _ in MARKS.values() if glyph != "hourglass"]
+    for glyph in [*glyphs, *JOB_STATE_MARKS.values(), *WORKER_MARKS.values(), "·", "…"]:
+        assert canvas.plain(glyph) == glyph
+    assert canvas.plain("a日b\n c") == "a\ufffdb c"
+
+
+# --- what the delivery picture shows
+
+
+def test_each_end_is_marked_in_the_row_of_its_job() -> None:
+    picture = drawn(DeliveryPicture, each_end(), 3.0)
+    for index, how in enumerate(ENDS):
+        ((x, y),) = marks(picture, how)
+        assert y == picture._ys[index], how
+        end = 2.0 + index / 10 if how != "timed_out" else 2.4
+        assert 0 < x - picture._x(end) < 15, how
+
+
+def test_bars_and_tails_are_where_the_timeline_says() -> None:
+    h, now = ordinary(), 15.0
+    picture, timeline = drawn(DeliveryPicture, h, now), Timeline(h)
+    expected = []
+    for job, y in zip(timeline.jobs.values(), picture._ys, strict=False):
+        expected += [(picture._x(a.start), picture._x(a.end if a.end is not None else now), y) for a in job.attempts]
+    assert strokes(picture, "bar") == pytest.approx(np.array(sorted(expected)))
+    ((left, right, y),) = strokes(picture, "tail")
+    assert (left, right, y) == pytest.approx((picture._x(2.8), picture._x(6.0), picture._ys[1]))
+    assert {words for words in texts(picture) if "ada" in words} >= {"1  ada"}
+    # The broker's patience with the attempt under way reaches into the future, right of "now".
+    assert strokes(picture, "patience")[0][:2] == pytest.approx((picture._x(now), picture._x(17.3)))
+
+
+def test_a_dead_job_lands_in_the_dlq_with_its_deliveries() -> None:
+    picture = drawn(DeliveryPicture, ordinary(), 16.6)
+    assert marks(picture, "dead") == [(picture._x(13.75), picture._ys[-1])]
+    assert "poison-1 after 3 deliveries" in texts(picture)
+    assert [t.get_text() for t in picture._fixed if isinstance(t, Text)].count("DLQ") == 1
+    assert not drawn(DeliveryPicture, ordinary(), 10.0)._dlq
+
+
+def test_a_stuck_job_says_that_it_is_still_in_the_queue() -> None:
+    h = history()
+    h.append("published", "job", at=0.1)
+    deliver(h, "job", "ada", 1, 0.2, 1)
+    h.append("timed_out", "job", "ada", attempt=1, at=1.2)
+    h.append("exhausted", "job", at=1.3, source="broker")
+    picture = drawn(DeliveryPicture, h, 8.0)
+    assert len(marks(picture, "stuck")) == 1 and "exhausted, still in the queue" in texts(picture)
+    assert not marks(picture, "dead")
+    assert "stuck" in describe_deliveries(h)
+
+
+def test_a_redriven_job_starts_again_in_its_row() -> None:
+    h = ordinary()
+    h.append("redriven", "poison-1", at=15.0)
+    deliver(h, "poison-1", "cy", 1, 15.2)
+    h.append("acked", "poison-1", "cy", attempt=1, at=16.5)
+    picture = drawn(DeliveryPicture, h, 24.0)
+    assert marks(picture, "redriven") == [(picture._x(15.0), picture._ys[-1])]
+    assert marks(picture, "dead") == [(picture._x(13.75), picture._ys[-1])], "its death stays to be seen"
+    assert any(y == picture._ys[2] and x0 == picture._x(15.2) for x0, _, y in strokes(picture, "bar"))
+    assert "redriven at 15.0 s" in describe_deliveries(h)
+
+
+def test_every_death_has_its_diamond() -> None:
+    h = ordinary()
+    h.append("redriven", "poison-1", at=15.0)
+    deliver(h, "poison-1", "cy", 1, 15.2)
+    h.append("naked", "poison-1", "cy", attempt=1, at=16.0)
+    h.append("dead_lettered", "poison-1", attempt=1, at=19.5)
+    picture = drawn(DeliveryPicture, h, 30.0)
+    assert [x for x, _ in marks(picture, "dead")] == [picture._x(19.5), picture._x(13.75)]
+    assert [x for x, _ in marks(picture, "redriven")] == [picture._x(15.0)]
+    assert "poison-1 after 1 delivery" in texts(picture)
+    assert_nothing_overlaps(picture)
+
+
+def test_work_after_the_broker_gave_up_is_drawn_below_the_bar_of_the_next_attempt() -> None:
+    h = history()
+    h.append("published", "job", at=0.1)
+    deliver(h, "job", "ada", 1, 0.5, 2)
+    h.append("timed_out", "job", "ada", attempt=1, at=2.5)
+    deliver(h, "job", "bo", 2, 2.6, 3)
+    h.append("acked", "job", "ada", attempt=1, at=4.0)
+    picture = drawn(DeliveryPicture, h, 5.0)
+    ((x0, x1, y),) = strokes(picture, "late")
+    assert (x0, x1) == pytest.approx((picture._x(2.5), picture._x(4.0))) and y > picture._ys[0]
+    assert marks(picture, "timed_out") and marks(picture, "acked")
+
+
+def test_an_outage_is_a_grey_band() -> None:
+    h = ordinary()
+    h.append("broker_killed", at=15.0)
+    assert strokes(drawn(DeliveryPicture, h, 16.0), "outage")[0][:2] == pytest.approx(
+        tuple(drawn(DeliveryPicture, h, 16.0)._x(at) for at in (15.0, 16.0))
+    )
+    assert "still down" in describe_deliveries(h)
+
+
+# --- rows
+
+
+def test_finished_jobs_are_folded_first_and_counted() -> None:
+    h = history()
+    for index in range(40):
+        h.append("published", f"job-{index:02d}", at=index / 10)
+        deliver(h, f"job-{index:02d}", "ada", 1, index / 10 + 0.01)
+        if index not in (3, 17):
+            h.append("acked", f"job-{index:02d}", "ada", attempt=1, at=index / 10 + 0.05)
+    picture = drawn(DeliveryPicture, h, 4.0)
+    shown = [job.name for job in picture._jobs]
+    assert {"job-03", "job-17"} <= set(shown) and shown == sorted(shown) and shown[-1] == "job-39"
+    assert f"+ {40 - len(shown)} finished jobs not shown" in texts(picture)
+    taller = drawn(DeliveryPicture, h, 4.0, height=1200)
+    assert len(taller._jobs) == 40 and not any("not shown" in words for words in texts(taller))
+
+
+def test_a_long_queue_leaves_room_for_what_happened() -> None:
+    h = history()
+    for index in range(50):
+        h.append("published", f"job-{index:02d}", at=0.1)
+    for index in range(4):
+        deliver(h, f"job-{index:02d}", "ada", 1, 0.2 + index)
+        h.append("acked", f"job-{index:02d}", "ada", attempt=1, at=1.1 + index)
+    picture = drawn(DeliveryPicture, h, 5.0)
+    shown = [job.name for job in picture._jobs]
+    assert shown == [f"job-{index:02d}" for index in range(len(shown))] and len(shown) > 5
+    assert f"+ {50 - len(shown)} waiting jobs not shown" in texts(picture)
+
+
+def test_what_lies_left_of_the_window_is_folded() -> None:
+    h = ordinary()
+    picture = drawn(DeliveryPicture, h, 100.0)
+    assert window(100.0)[0] > 14
+    assert [job.name for job in picture._jobs] == ["resize-3", "resize-4"]
+    assert "+ 1 dead, 2 finished jobs not shown" in texts(picture)
+
+
+@pytest.mark.parametrize("now", [0, 1, 8.4, 8.6, 25, 51, 51.1, 66.5, 3600.7])
+def test_the_window_holds_now_and_some_future_and_moves_in_steps(now: float) -> None:
+    start, stop = window(now)
+    assert start <= now <= start + 0.85 * (stop - start) + 1e-9 and stop - start <= 60
+    assert start == 0 or (start % 15 == 0 and now - start > 30)
+
+
+# --- odd histories
+
+
+@pytest.mark.parametrize("build", [delivery_attempts, lease_ownership])
+def test_an_empty_history_draws_one_friendly_sentence(build) -> None:  # type: ignore[no-untyped-def]
+    figure = build(history())
+    words = {text.get_text() for text in figure.texts}
+    assert words & {"nothing published yet", "no work items yet"}
+    assert figure.axes[0].get_xlim() == (0, 10)
+    assert describe_deliveries([]) == "Nothing was published yet."
+    assert describe_leases([]) == "There are no work items yet."
+
+
+def test_one_event_draws_one_waiting_job() -> None:
+    h = history()
+    h.append("published", "resize-1", at=0.5)
+    picture = drawn(DeliveryPicture, h, 2.0)
+    assert marks(picture, "waiting") == [(picture._x(0.5), picture._ys[0])]
+    assert_nothing_overlaps(picture)
+    assert describe_deliveries(h) == "resize-1 waits for a worker."
+
+
+def test_ten_thousand_events_fold_into_a_readable_picture() -> None:
+    h = traffic(3200, workers=40, rate=60)
+    assert len(h) >= 10_000
+    picture = drawn(DeliveryPicture, h, 50.0)
+    assert 5 <= len(picture._jobs) <= 12
+    assert_nothing_overlaps(picture)
+    timeline = Timeline(event for event in h if event.at <= 50.0)
+    folded = next(words for words in texts(picture) if words.endswith("not shown"))
+    hidden = sum(int(word) for word in folded.split() if word.isdigit())
+    assert hidden + len(picture._jobs) == len(timeline.jobs)
+    assert len(describe_deliveries(h, now=50.0)) < 700
+
+
+def test_awkward_names_are_drawn_as_they_are() -> None:
+    h = history()
+    names = ["$x_1$", "<b>&amp;</b>", r"\frac{1}{2}", "a" * 40, "日本語", "line\nbreak", "DLQ", "", "$"]
+    for index, name in enumerate(names):
+        h.append("published", name, at=0.1)
+        deliver(h, name, f"worker-{name}", 1, 0.2 + index / 10)
+        h.append("naked", name, f"worker-{name}", attempt=1, at=2.2 + index / 10)
+        h.append("dead_lettered", name, attempt=1, at=3.0 + index / 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        picture = drawn(DeliveryPicture, h, 5.0)
+        assert_nothing_overlaps(picture)
+        encode(delivery_attempts(h))
+    assert not any(text.get_parse_math() for text in picture.figure.texts)
+    labels = [text.get_text() for text in picture._fixed if isinstance(text, Text)]
+    assert "$x_1$" in labels and any(label.startswith("aaaa") and label.endswith("…") for label in labels)
+
+
+def test_odd_numbers_do_no_harm() -> None:
+    h = history()
+    h.append("published", "job", at=5.0)
+    deliver(h, "job", "ada", 1, 5.0, 0)
+    h.append("acked", "job", "ada", attempt=1, at=5.0)
+    deliver(h, "back", "bo", 0, 4.0, -3)
+    h.append("naked", "back", "bo", attempt=0, at=3.0)
+    h.append("dead_lettered", "never-seen", at=-2.0)
+    h.append("acked", "unknown", "cy", attempt=9, at=4.0)
+    h.append("delivered", "no-worker", at=4.5)
+    h.append("claimed", "item", at=-1.0, until=0)
+    h.append("expired", "item", at=-3.0)
+    h.append("finished", "other", "zed", at=1.0)
+    for now in (None, 0.0, 4.2, 1e6):
+        assert encode(delivery_attempts(h, now=now)) and encode(lease_ownership(h, now=now))
+        assert describe_deliveries(h, now=now) and describe_leases(h, now=now)
+    (zero,) = [s for s in strokes(drawn(DeliveryPicture, h, 6.0), "bar") if s[1] - s[0] == pytest.approx(3)][:1]
+    assert zero, "an attempt of no length can be seen"
+
+
+# --- nothing covers anything
+
+
+@pytest.mark.parametrize("now", [0.6, 1.2, 3.0, 4.7, 7.0, 13.3, 13.8, 14.0, 14.4, 15.1, 16.6, 20.0, 40.0])
+def test_labels_keep_clear_in_an_ordinary_run(now: float) -> None:
+    assert_nothing_overlaps(drawn(DeliveryPicture, ordinary(), now))
+
+
+@pytest.mark.parametrize("width, height, ratio", [(960, 380, 1), (960, 380, 2), (640, 300, 1.5), (1400, 700, 1)])
+@pytest.mark.parametrize("now", [5.3, 11.9, 29.0, 70.2])
+def test_labels_keep_clear_in_heavy_traffic(width: int, height: int, ratio: float, now: float) -> None:
+    picture = drawn(DeliveryPicture, traffic(200), now, width=width, height=height, pixel_ratio=ratio)
+    assert_nothing_overlaps(picture)
+
+
+@pytest.mark.parametrize("every", [0.15, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize("name", ["bo", "a-worker-with-a-long-name"])
+def test_labels_of_short_attempts_in_a_row_keep_clear(every: float, name: str) -> None:
+    h = history()
+    h.append("published", "job", at=0.1)
+    for attempt in range(1, 9):
+        deliver(h, "job", name, attempt, attempt * every)
+        h.append("naked", "job", name, attempt=attempt, at=attempt * every + 0.05)
+    picture = drawn(DeliveryPicture, h, 8.4)
+    assert_nothing_overlaps(picture)
+    shown = [words.split()[0] for words in texts(picture)]
+    assert "8" in shown, "the last attempt has room for its number"
+    if every >= 0.3:
+        assert {str(attempt) for attempt in range(1, 9)} <= set(shown), "each number is to be seen"
+
+
+@pytest.mark.parametrize("now", [13.76, 14.5, 16.0, 19.0, 24.0, 34.0])
+def test_dlq_labels_never_cross_the_now_line_or_each_other(now: float) -> None:
+    h = ordinary()
+    for index in range(5):
+        name = f"poison-{index + 2}"
+        h.append("published", name, at=13.0)
+        h.append("dead_lettered", name, attempt=3, at=13.76 + index * index)
+    picture = drawn(DeliveryPicture, h, now)
+    dead = sum(kind == ("mark", "dead") for kind in picture._points)
+    assert dead and len(marks(picture, "dead")) == sum(j.dead is not None for j in picture._timeline.jobs.values())
+    assert_nothing_overlaps(picture)
+
+
+# --- leases
+
+
+def test_the_reclaim_says_both_delays() -> None:
+    picture = drawn(LeasePicture, reclaim(), 25.0)
+    assert "reclaimed 3.8 s after the kill, 0.10 s after expiry" in texts(picture)
+    assert_nothing_overlaps(picture)
+    assert "3.8 s after the kill, 0.10 s after expiry" in texts(drawn(LeasePicture, reclaim(), 21.0)), "less room"
+    told = describe_leases(reclaim(), now=9.0)
+    assert "ada held import-eu (r1) and was killed at 4.0 s; the lease stood until 7.7 s." in told
+    assert "cy reclaimed it (r27) 3.8 s after the kill, 0.10 s after expiry." in told
+    assert "after the freeze" in describe_leases(reclaim(cause="frozen"), now=9.0)
+
+
+def test_the_lease_of_a_gone_owner_is_hatched_until_it_ends() -> None:
+    picture = drawn(LeasePicture, reclaim(), 6.0)
+    ((x0, x1, _),) = strokes(picture, "tail")
+    assert (x0, x1) == pytest.approx((picture._x(4.0), picture._x(6.0)))
+    hatch = [x for stroke in strokes(picture, "hatch") for x in stroke[:2]]
+    assert min(hatch) >= x0 and max(hatch) <= x1
+    assert marks(picture, "killed")[0] == (picture._x(4.0), picture._ys[0])
+    assert len(strokes(picture, "beat")) == 3
+    assert "1.6 s" in texts(picture), "the roster says when the lease expires"
+
+
+def test_the_cause_stays_when_the_worker_is_started_again() -> None:
+    h = reclaim()
+    h.append("started", worker="ada", at=9.0, detail="leases")
+    picture = drawn(LeasePicture, h, 25.0)
+    assert marks(picture, "killed") and "reclaimed 3.8 s after the kill, 0.10 s after expiry" in texts(picture)
+
+
+@pytest.mark.parametrize(
+    "until, words", [(4.6, "2.7 s after the kill, 0.10 s after expiry"), (6.0, "2.7 s after the kill")]
+)
+def test_a_superseded_ownership_looks_expired_but_never_after_the_new_claim(until: float, words: str) -> None:
+    h = history()
+    h.append("added", "import-eu", at=0.3)
+    h.append("claimed", "import-eu", "ada", at=0.6, revision=1, until=until)
+    h.append("killed", worker="ada", at=2.0)
+    h.append("claimed", "import-eu", "cy", at=4.7, revision=9, until=8.7)
+    picture = drawn(LeasePicture, h, 25.0)
+    ((x, y),) = marks(picture, "expired")
+    assert x == picture._x(min(until, 4.7)) and y < picture._ys[0]
+    assert f"reclaimed {words}" in texts(picture)
+    assert f"cy reclaimed it (r9) {words}." in describe_leases(h)
+
+
+@pytest.mark.parametrize("now", [0.7, 2.0, 4.05, 6.0, 7.75, 7.81, 8.0, 10.0, 13.0, 40.0])
+@pytest.mark.parametrize("after", [0.002, 0.1, 2.0])
+def test_labels_keep_clear_in_the_lease_picture(now: float, after: float) -> None:
+    assert_nothing_overlaps(drawn(LeasePicture, reclaim(after), now))
+
+
+@pytest.mark.parametrize("now", [11.0, 20.0, 26.0, 40.0])
+def test_the_name_above_a_short_ownership_and_the_reclaim_keep_clear(now: float) -> None:
+    h = history()
+    h.append("added", "import-eu", at=0.3)
+    h.append("claimed", "import-eu", "ada", at=6.0, revision=1, until=9.0)
+    h.append("killed", worker="ada", at=6.05)
+    h.append("expired", "import-eu", at=9.0, revision=1)
+    h.append("reclaimed", "import-eu", "cy", at=9.1, revision=2, until=12.0)
+    picture = drawn(LeasePicture, h, now)
+    assert marks(picture, "expired") and any("expiry" in words for words in texts(picture)) == (now > 11)
+    assert_nothing_overlaps(picture)
+
+
+def test_release_finish_and_loss_have_their_marks() -> None:
+    h = history()
+    for index, how in enumerate(("released", "finished", "lost")):
+        h.append("added", how, at=0.2)
+        h.append("claimed", how, f"w{index}", at=0.5, revision=index + 1, until=9.0)
+        h.append(how, how, f"w{index}", at=3.0 + index, revision=index + 1)
+    picture = drawn(LeasePicture, h, 8.0)
+    for index, how in enumerate(("released", "finished", "lost")):
+        x, y = marks(picture, how)[0]
+        assert y == picture._ys[index] and 0 < x - picture._x(3.0 + index) < 15
+        assert how in texts(picture)
+    assert_nothing_overlaps(picture)
+    told = describe_leases(h, now=8.0)
+    assert "3 work items: 2 free and 1 finished." in told and "w0 held released (r1) and released it at 3.0 s." in told
+
+
+def test_many_items_fold_the_finished_ones_first() -> None:
+    h = history()
+    for index in range(20):
+        h.append("added", f"item-{index:02d}", at=0.1)
+        h.append("claimed", f"item-{index:02d}", f"w{index % 4}", at=0.5, revision=index + 1, until=5.0)
+        if index < 16:
+            h.append("finished", f"item-{index:02d}", f"w{index % 4}", at=1.0 + index / 10, revision=index + 1)
+    picture = drawn(LeasePicture, h, 4.0)
+    shown = [item.name for item in picture._items]
+    assert shown[-4:] == [f"item-{index}" for index in range(16, 20)]
+    assert f"+ {20 - len(shown)} finished items not shown" in texts(picture)
+    assert_nothing_overlaps(picture)
+
+
+# --- live and static are one
+
+
+@pytest.mark.parametrize("ratio", [1.0, 2.0])
+@pytest.mark.parametrize(
+    "cls, build, make", [(DeliveryPicture, delivery_attempts, ordinary), (LeasePicture, lease_ownership, reclaim)]
+)
+def test_live_frames_equal_the_static_picture(cls, build, make, ratio: float) -> None:  # type: ignore[no-untyped-def]
+    picture, timeline = cls(pixel_ratio=ratio), Timeline()
+    events = list(make())
+    for now in (0.5, 3.0, 4.1, 7.75, 8.3, 13.0, 15.5, 16.0, 16.1):
+        fresh = [event for event in events if event.at <= now][timeline.seen :]
+        timeline.feed(fresh)
+        picture.update(timeline, now)
+        figure = build(timeline, now=now, height=380, pixel_ratio=ratio)
+        live = pixels(picture.png())
+        assert live.shape == (380 * ratio, 960 * ratio, 3)
+        assert np.array_equal(live, pixels(encode(figure))), now
+    # The static figure is an ordinary one: drawn completely it is the same again.
+    figure.canvas.draw()
+    assert np.array_equal(live, pixels(encode(figure)))
+
+
+def test_the_background_is_drawn_only_when_axis_or_rows_change() -> None:
+    picture, timeline = DeliveryPicture(), Timeline(ordinary())
+    for step in range(20):
+        picture.update(timeline, 17.1 + step / 10)
+        picture.png()
+    assert picture.full_draws == 1
+    picture.update(timeline, 26.0)
+    picture.png()
+    assert picture.full_draws == 2, "the axis grew"
+    timeline.feed(list(ordinary_tail()))
+    picture.update(timeline, 26.1)
+    picture.png()
+    assert picture.full_draws == 3, "a row more"
+
+
+def ordinary_tail() -> History:
+    h = history()
+    h.append("published", "resize-5", at=26.05)
+    return h
+
+
+def test_an_unchanged_frame_leaves_nothing_behind() -> None:
+    """A frame restores the background first: a bar that is gone must not shine through."""
+    picture = DeliveryPicture()
+    picture.update(Timeline(ordinary()), 16.6)
+    picture.png()
+    picture.update(Timeline(), 16.6)
+    empty = pixels(picture.png())
+    assert np.array_equal(empty, pixels(encode(delivery_attempts(Timeline(), now=16.6, height=380))))
+
+
+@pytest.mark.parametrize(
+    "module, allowed",
+    [
+        (canvas, ("errors", "history", "timing", "timeline")),
+        (figures, ("canvas", "timeline")),
+        (twins, ("canvas", "timeline")),
+    ],
+)
+def test_a_module_imports_only_what_it_may(module, allowed: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    ours = {name for name in names if name.startswith("meetupq")}
+    assert ours <= {f"meetupq.{name}" for name in allowed}
+    assert not {"matplotlib.pyplot", "nats", "IPython", "ipywidgets"} & names

@@ -1,0 +1,122 @@
+"""The text twins: what they tell is what the timeline says, in a few plain sentences."""
+
+from __future__ import annotations
+
+import pytest
+from test_figures import ENDS, deliver, each_end, history, ordinary, reclaim, traffic
+
+from meetupq.timeline import Timeline
+from meetupq.twins import describe_deliveries, describe_leases
+
+
+def test_an_early_moment_of_a_recording_hides_what_came_later() -> None:
+    assert describe_deliveries(ordinary(), now=3.0) == describe_deliveries(
+        [event for event in ordinary() if event.at <= 3.0], now=3.0
+    )
+    assert "cy" not in describe_deliveries(ordinary(), now=3.0)
+
+
+def test_the_twin_tells_the_killed_worker_and_the_retry() -> None:
+    told = describe_deliveries(ordinary(), now=15.0)
+    assert told.startswith("1 of 5 jobs was done at the first attempt.")
+    assert (
+        "resize-2 was delivered to bo, who was killed after 1.8 s. "
+        "The broker waited until 6.0 s, then gave it to cy, who acked it at 9.0 s."
+    ) in told
+    assert "poison-1 failed 3 times (ada) and is in the DLQ since 13.8 s." in told
+    assert told.index("poison-1") < told.index("resize-2"), "the newest first"
+    assert told.endswith("In flight at 15.0 s: resize-3 with ada. resize-4 waits for a worker.")
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_the_twin_has_a_word_for_every_end(how: str) -> None:
+    word = {
+        "acked": "done at the first attempt", "naked": "handed it back", "failed": "failed without a word",
+        "killed": "was killed", "timed_out": "said nothing until the broker gave up", "terminated": "terminated it",
+    }[how]  # fmt: skip
+    only = [event for event in each_end() if how in (event.job, event.kind)]
+    assert word in describe_deliveries(only, now=3.0)
+
+
+def test_the_twin_accounts_for_every_job() -> None:
+    h = traffic(300)
+    told, timeline = describe_deliveries(h), Timeline(h)
+    first = sum(j.state == "done" and len(j.attempts) == 1 and not j.late for j in timeline.jobs.values())
+    assert told.startswith(f"{first} of 300 jobs were done at the first attempt.")
+    assert told.count("job-0") == 3, "three stories"
+    assert told == describe_deliveries(timeline) == describe_deliveries(iter(h))
+    assert "<" not in told
+
+
+def poison() -> list:  # type: ignore[type-arg]
+    """One job that fails silently with three workers."""
+    h = history()
+    h.append("published", "poison-1", at=0.2)
+    for attempt, worker, at in ((1, "ada", 0.5), (2, "bo", 3.5), (3, "cy", 7.5)):
+        deliver(h, "poison-1", worker, attempt, at)
+        h.append("failed", "poison-1", worker, attempt=attempt, at=at + 1)
+        h.append("timed_out", "poison-1", worker, attempt=attempt, at=at + 3)
+    h.append("exhausted", "poison-1", at=12.6, source="broker")
+    h.append("dead_lettered", "poison-1", attempt=3, at=17.7)
+    h.append("redriven", "poison-1", at=20.0)
+    deliver(h, "poison-1", "ada", 1, 21.0, 9)
+    h.append("failed", "poison-1", "ada", attempt=1, at=22.0)
+    return list(h)
+
+
+@pytest.mark.parametrize(
+    "now, told",
+    [
+        (1.0, "In flight at 1.0 s: poison-1 with ada."),
+        (2.0, "poison-1 was delivered to ada, who failed without a word at 1.5 s. The broker waits until 3.5 s."),
+        (4.0, "poison-1 was delivered to ada, who failed without a word at 1.5 s. "
+              "The broker waited until 3.5 s, then gave it to bo, who is at work since 3.5 s."),
+        (8.0, "poison-1 failed 2 times (ada, bo); then cy got it and is at work since 7.5 s."),
+        (9.0, "poison-1 failed 3 times (ada, bo, cy), the last time at 8.5 s. The broker waits until 10.5 s."),
+        (13.0, "poison-1 failed 3 times (ada, bo, cy) and is stuck: it has no delivery left, but stays in the queue."),
+        (18.0, "poison-1 failed 3 times (ada, bo, cy) and is in the DLQ since 17.7 s."),
+        (20.5, "poison-1 failed 3 times (ada, bo, cy), was redriven at 20.0 s and waits for a worker."),
+        (21.5, "poison-1 failed 3 times (ada, bo, cy), was redriven at 20.0 s; then ada got it "
+               "and is at work since 21.0 s."),
+        (23.0, "poison-1 failed 4 times (ada, bo, cy), the last time at 22.0 s. The broker waits until 30.0 s."),
+    ],
+)  # fmt: skip
+def test_the_life_of_a_poison_job(now: float, told: str) -> None:
+    assert describe_deliveries(poison(), now=now) == told
+
+
+def test_a_late_ack_is_called_late() -> None:
+    h = history()
+    h.append("published", "job", at=0.1)
+    deliver(h, "job", "ada", 1, 0.5, 2)
+    h.append("timed_out", "job", "ada", attempt=1, at=2.5)
+    deliver(h, "job", "bo", 2, 2.6, 3)
+    h.append("acked", "job", "ada", attempt=1, at=4.0)
+    told = describe_deliveries(h, now=5.0)
+    assert told.startswith("job was delivered to ada, who acked it at 4.0 s. The broker gave it to bo, who is at work")
+    assert told.endswith("It was done after the broker had given up on it.")
+
+
+@pytest.mark.parametrize("now", [3.0, 9.0, 14.0, 16.6, 40.0])
+def test_the_twins_of_ordinary_runs_are_short(now: float) -> None:
+    assert len(describe_deliveries(ordinary(), now=now)) <= 450
+    assert len(describe_deliveries(each_end(), now=now)) <= 450
+    assert len(describe_leases(reclaim(), now=now)) <= 450
+
+
+def test_the_cause_of_a_loss_is_told_although_the_worker_is_back() -> None:
+    h = reclaim()
+    h.append("started", worker="ada", at=9.0, detail="leases")
+    assert "ada held import-eu (r1) and was killed at 4.0 s" in describe_leases(h)
+    assert "3.8 s after the kill" in describe_leases(h)
+    assert "was cut off at 4.0 s" in describe_leases(reclaim(cause="cut"))
+
+
+def test_many_held_items_are_counted() -> None:
+    h = history()
+    for index in range(6):
+        h.append("added", f"item-{index}", at=0.1)
+        h.append("claimed", f"item-{index}", f"w{index}", at=0.5, revision=index + 1, until=5.0)
+    told = describe_leases(h, now=4.0)
+    assert told.startswith("6 work items: 6 held. w0 holds item-0 (r1, expires in 1.0 s), ")
+    assert told.endswith("and 3 more.")
