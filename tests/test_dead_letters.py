@@ -1,0 +1,549 @@
+"""Dead letters: found with and without the broker's help, kept whole and once, withdrawn if they live, put back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from conftest import Connect, Run, eventually, jobs_in_stream
+
+from meetupq import dead_letters as module
+from meetupq.broker import Broker
+from meetupq.crew import Crew
+from meetupq.dead_letters import DeadLetters
+from meetupq.errors import LetterUnknown, QueueError
+from meetupq.history import History
+from meetupq.stage import Stage
+from meetupq.tasks import drop
+from meetupq.timeline import Timeline
+from meetupq.timing import Timing
+from meetupq.work_queue import Delivery, WorkQueue
+from meetupq.workers import QueueWorker, job_payload
+
+
+async def exhaust(queue: WorkQueue, *jobs: str, **options: Any) -> dict[str, int]:
+    """Publish jobs and fail them until the broker gives up; nobody asks for work then, so it says nothing.
+
+    Returns their sequences.
+    """
+    sequences = {job: (await queue.publish(job, **options)).seq for job in jobs}
+    for _ in range(queue.timing.max_deliver * len(jobs)):
+        delivery = await queue.pull(worker="ada", timeout=5)
+        assert delivery
+        await delivery.nak()
+    return sequences
+
+
+async def held(queue: WorkQueue, job: str, attempt: int) -> Delivery:
+    """Publish a job and hold the given attempt of it; the attempts before it were failed."""
+    await queue.publish(job)
+    for number in range(1, attempt + 1):
+        delivery = await queue.pull(worker="ada", timeout=5)
+        assert delivery
+        if number < attempt:
+            await delivery.nak()
+    return delivery
+
+
+async def another(connect: Connect, queue: WorkQueue) -> DeadLetters:
+    """Another keeper of the same queue, in another process as it were: own connection, own history."""
+    return DeadLetters(WorkQueue(await connect("another keeper"), queue.timing))
+
+
+# --- what a letter is ------------------------------------------------------------------------------
+
+
+async def test_a_poison_job_ends_as_a_letter_with_everything_in_it(
+    queue: WorkQueue, dead_letters: DeadLetters, history: History, connect: Connect, run: Run
+) -> None:
+    """From the advisory alone, while a worker waits for work."""
+    run(dead_letters.run(sweeps=lambda: False))
+    run(QueueWorker("ada", WorkQueue(await connect("ada"), queue.timing, history)).run())
+    payload = job_payload(seconds=0, poison=True)
+    receipt = await queue.publish("poison-1", payload, kind="thumb", headers={"Colour": "red"})
+    event = await history.until("dead_lettered", "poison-1")
+    [letter] = await dead_letters.letters()
+    assert (letter.job, letter.subject, letter.kind) == ("poison-1", "jobs.high.thumb", "thumb")
+    assert (letter.payload, letter.headers) == (payload, {"Colour": "red"})
+    assert (letter.deliveries, letter.last_worker) == (3, "ada")
+    assert letter.reason == "not acked in 3 deliveries"
+    assert letter.at is not None
+    assert (event.attempt, event.worker, event.revision, event.source) == (3, "ada", receipt.seq, "broker")
+    assert await jobs_in_stream(queue.client) == 0
+    kinds = [event.kind for event in history if event.job == "poison-1"]
+    assert kinds == ["published", *["delivered", "failed"] * 3, "exhausted", "dead_lettered"]
+
+
+async def test_the_brokers_advisory_is_a_pointer_only(queue: WorkQueue, dead_letters: DeadLetters) -> None:
+    """Neither payload nor name: who wants to keep the job must fetch it."""
+    advisories = await queue.client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.jobs.worker_high")
+    [sequence] = (await exhaust(queue, "poison-1", payload=b"precious")).values()
+    assert await queue.pull(worker="ada", timeout=0.1) is None
+    advisory = json.loads((await advisories.next_msg(timeout=5)).data)
+    assert (advisory["stream_seq"], advisory["deliveries"]) == (sequence, 3)
+    assert "precious" not in str(advisory)
+    assert "poison-1" not in str(advisory)
+
+
+async def test_a_job_without_a_name_is_kept_too(queue: WorkQueue, dead_letters: DeadLetters) -> None:
+    receipt = await queue.client.jetstream().publish("jobs.high.other", b"raw")
+    for _ in range(3):
+        delivery = await queue.pull(worker="ada")
+        assert delivery
+        await delivery.nak()
+    assert await dead_letters.sweep() == 1
+    [letter] = await dead_letters.letters()
+    assert (letter.job, letter.payload) == (f"job-{receipt.seq}", b"raw")
+
+
+async def test_letters_are_listed_oldest_first(queue: WorkQueue, dead_letters: DeadLetters) -> None:
+    assert await dead_letters.letters() == []
+    for job in ("b", "a", "c"):
+        await exhaust(queue, job)
+        await dead_letters.sweep()
+    assert [letter.job for letter in await dead_letters.letters()] == ["b", "a", "c"]
+
+
+async def test_ensuring_again_keeps_the_letters_and_a_foreign_stream_is_refused(
+    queue: WorkQueue, dead_letters: DeadLetters
+) -> None:
+    await exhaust(queue, "a")
+    await dead_letters.sweep()
+    await dead_letters.ensure()
+    assert len(await dead_letters.letters()) == 1
+    await queue.client.jetstream().delete_stream("dead_letters")
+    await queue.client.jetstream().add_stream(name="dead_letters", subjects=["other"])
+    with pytest.raises(QueueError, match="can't set up the stream dead_letters"):
+        await dead_letters.ensure()
+
+
+# --- silence, and the sweep ------------------------------------------------------------------------
+
+
+async def test_with_all_workers_dead_the_broker_says_nothing_until_the_sweep(
+    broker: Broker, connect: Connect, history: History, run: Run
+) -> None:
+    """The advisory is only sent while somebody asks for work. The dead job stays in the stream, and no letter comes,
+    for as long as you like; here for twice the time in which it should have died. Then one sweep is enough."""
+    timing = Timing.preset("ci").but(backoff=(0.4, 0.4, 0.4))
+    queue = WorkQueue(await connect(), timing, history)
+    letters = DeadLetters(queue)
+    await queue.ensure()
+    await letters.ensure()
+    run(letters.run(sweeps=lambda: False))
+    crew = Crew(broker, timing, history)
+    await crew.launch("ada")
+    jobs = ["poison-1", "poison-2", "poison-3"]
+    for job in jobs:
+        await queue.publish(job, job_payload(seconds=0, poison=True))
+    await history.until("failed", count=9)
+    await crew.kill("ada")
+    await asyncio.sleep(2 * timing.time_to_dead)
+    assert not history.where("exhausted")
+    assert await letters.letters() == []
+    assert await jobs_in_stream(queue.client) == 3
+
+    assert await letters.sweep() + len(history.where("exhausted")) >= 3
+    await history.until("dead_lettered", count=3)
+    assert sorted(letter.job for letter in await letters.letters()) == jobs
+    assert Counter(event.job for event in history.where("dead_lettered")) == dict.fromkeys(jobs, 1)
+    assert await jobs_in_stream(queue.client) == 0
+    await crew.close()
+
+
+async def test_one_sweep_brings_each_dead_job_once_and_the_next_none(
+    queue: WorkQueue, dead_letters: DeadLetters
+) -> None:
+    """Nobody listens to the advisory here."""
+    jobs = [f"job-{number}" for number in range(12)]
+    await exhaust(queue, *jobs)
+    assert await dead_letters.sweep() == 12
+    assert await dead_letters.sweep() == 0
+    assert sorted(letter.job for letter in await dead_letters.letters()) == sorted(jobs)
+
+
+async def test_a_sweep_looks_at_every_priority_and_leaves_the_living_alone(
+    queue: WorkQueue, dead_letters: DeadLetters
+) -> None:
+    await exhaust(queue, "dead")
+    await queue.publish("low-dead", priority="low")
+    for _ in range(3):
+        delivery = await queue.pull("low", worker="ada", timeout=5)
+        assert delivery
+        await delivery.nak()
+    await queue.publish("low-waiting", priority="low")
+    await queue.publish("waiting")
+    assert await dead_letters.sweep() == 2
+    assert [letter.job for letter in await dead_letters.letters()] == ["dead", "low-dead"]
+    assert await jobs_in_stream(queue.client) == 2
+
+
+async def test_a_dead_job_behind_one_in_flight_is_found_when_that_one_has_ended(
+    queue: WorkQueue, dead_letters: DeadLetters
+) -> None:
+    """The broker's ack floor stands still at a job that was never acked, as long as anything else is in flight. So
+    without the advisory, which nobody heard here, the sweep must wait until nothing is."""
+    await exhaust(queue, "dead")
+    in_flight = await held(queue, "in-flight", 1)
+    assert await dead_letters.sweep() == 0
+    await in_flight.ack()
+    assert await dead_letters.sweep() == 1
+    assert [letter.job for letter in await dead_letters.letters()] == ["dead"]
+
+
+async def test_with_the_advisory_a_dead_job_behind_one_in_flight_is_found_at_once(
+    queue: WorkQueue, dead_letters: DeadLetters, history: History, run: Run
+) -> None:
+    """And it is the sweep's own pull request that makes the broker send it."""
+    run(dead_letters.run())
+    in_flight = await held(queue, "in-flight", 1)
+    await exhaust(queue, "dead")
+    await in_flight.in_progress()
+    await history.until("dead_lettered", "dead")
+    await in_flight.ack()
+
+
+async def test_a_job_whose_last_attempt_still_runs_is_not_swept_away(
+    queue: WorkQueue, dead_letters: DeadLetters
+) -> None:
+    delivery = await held(queue, "slow", 3)
+    assert await dead_letters.sweep() == 0
+    await delivery.in_progress()
+    assert await dead_letters.sweep() == 0
+    await delivery.ack()
+    assert await dead_letters.letters() == []
+
+
+async def test_a_sweep_every_20_ms_beside_workers_costs_no_delivery_and_steals_no_job(
+    connect: Connect, history: History, run: Run
+) -> None:
+    """Delivery numbers stay consecutive, good jobs are delivered once, poison ones exactly three times."""
+    timing = Timing.preset("ci").but(sweep=0.02)
+    queue = WorkQueue(await connect(), timing, history)
+    letters = DeadLetters(queue)
+    await queue.ensure()
+    await letters.ensure()
+    run(letters.run())
+    for name in ("ada", "bo", "cy"):
+        run(QueueWorker(name, WorkQueue(await connect(name), timing, history)).run())
+    good = [f"good-{number}" for number in range(40)]
+    poison = [f"poison-{number}" for number in range(6)]
+    for number, job in enumerate(good):
+        await queue.publish(job, job_payload(seconds=0.02))
+        if number < len(poison):
+            await queue.publish(poison[number], job_payload(seconds=0, poison=True))
+    await history.until("dead_lettered", count=len(poison), within=20)
+    await history.until("acked", count=len(good))
+    attempts = {job: [e.attempt for e in history.where("delivered", job)] for job in good + poison}
+    assert attempts == {job: [1] if job in good else [1, 2, 3] for job in good + poison}
+    assert sorted(letter.job for letter in await letters.letters()) == poison
+    assert await jobs_in_stream(queue.client) == 0
+
+
+async def test_the_keeper_outlives_a_kill_of_the_broker(
+    broker: Broker, queue: WorkQueue, dead_letters: DeadLetters, history: History, run: Run
+) -> None:
+    run(dead_letters.run())
+    await broker.kill()
+    await broker.start()
+    await eventually(lambda: queue.client.is_connected)
+    await exhaust(queue, "poison-1")
+    await history.until("dead_lettered", "poison-1", within=10)
+
+
+# --- once, and never lost --------------------------------------------------------------------------
+
+
+async def test_a_keeper_that_dies_between_copy_and_removal_leaves_one_letter(
+    queue: WorkQueue, dead_letters: DeadLetters, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even when the broker has forgotten the letter's Msg-Id by then, as it does after two minutes."""
+    monkeypatch.setattr(module, "GRACE", 0.3)
+    config = (await queue.client.jetstream().stream_info("dead_letters")).config
+    config.duplicate_window = 0.1
+    await queue.client.jetstream().update_stream(config)
+    await exhaust(queue, "poison-1")
+
+    async def die(*_: object) -> bool:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dead_letters._jetstream, "delete_msg", die)
+        with pytest.raises(asyncio.CancelledError):
+            await dead_letters.sweep()
+    assert (len(await dead_letters.letters()), await jobs_in_stream(queue.client)) == (1, 1)
+    successor = await another(connect, queue)
+    assert await successor.sweep() == 0, "the one who wrote the letter is given time to remove the original"
+    await asyncio.sleep(0.3)
+    assert await successor.sweep() == 1
+    assert (len(await successor.letters()), await jobs_in_stream(queue.client)) == (1, 0)
+    assert len(successor.history.where("dead_lettered")) == 1
+    assert not dead_letters.history.where("late_success")
+
+
+async def test_a_keeper_whose_removal_was_not_answered_goes_on_by_itself(
+    queue: WorkQueue, dead_letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker did remove the job, and its answer was lost: the history hears of the letter all the same."""
+    await exhaust(queue, "poison-1")
+    delete = dead_letters._jetstream.delete_msg
+
+    async def delete_unheard(*args: Any) -> bool:
+        await delete(*args)
+        raise TimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dead_letters._jetstream, "delete_msg", delete_unheard)
+        with pytest.raises(module.BrokerUnreachable):
+            await dead_letters.sweep()
+    assert await dead_letters.sweep() == 1
+    assert len(await dead_letters.letters()) == 1
+    assert len(queue.history.where("dead_lettered")) == 1
+    assert not queue.history.where("late_success")
+
+
+async def test_two_keepers_write_one_letter_per_job_and_lose_none(
+    queue: WorkQueue, dead_letters: DeadLetters, connect: Connect
+) -> None:
+    other = await another(connect, queue)
+    jobs = [f"job-{number}" for number in range(30)]
+    await exhaust(queue, *jobs)
+    kept = await asyncio.gather(dead_letters.sweep(), other.sweep(), other.sweep())
+    assert sum(kept) == len(jobs)
+    assert sorted(letter.job for letter in await other.letters()) == sorted(jobs)
+    assert await jobs_in_stream(queue.client) == 0
+    events = [*dead_letters.history.where("dead_lettered"), *other.history.where("dead_lettered")]
+    assert Counter(event.job for event in events) == dict.fromkeys(jobs, 1)
+    late = [*dead_letters.history.where("late_success"), *other.history.where("late_success")]
+    assert not late
+
+
+async def test_two_keepers_at_work_beside_workers(
+    queue: WorkQueue, dead_letters: DeadLetters, connect: Connect, history: History, run: Run
+) -> None:
+    """Advisories and sweeps of both at once."""
+    other = await another(connect, queue)
+    run(dead_letters.run())
+    run(other.run())
+    run(QueueWorker("ada", WorkQueue(await connect("ada"), queue.timing, history)).run())
+    jobs = [f"poison-{number}" for number in range(8)]
+    for job in jobs:
+        await queue.publish(job, job_payload(seconds=0, poison=True))
+
+    def kept() -> list[str]:
+        return [event.job for its in (history, other.history) for event in its.where("dead_lettered")]
+
+    await eventually(lambda: len(kept()) >= len(jobs), within=20)
+    assert sorted(kept()) == jobs
+    assert sorted(letter.job for letter in await other.letters()) == jobs
+    assert await jobs_in_stream(queue.client) == 0
+
+
+async def test_a_restart_of_the_broker_buries_nobody_again(
+    broker: Broker, queue: WorkQueue, dead_letters: DeadLetters, connect: Connect, history: History
+) -> None:
+    await exhaust(queue, "poison-1")
+    assert await dead_letters.sweep() == 1
+    await broker.kill()
+    await broker.start()
+    await eventually(lambda: queue.client.is_connected)
+    newcomer = await another(connect, queue)
+    assert await queue.pull(worker="ada", timeout=1.0) is None
+    assert (await dead_letters.sweep(), await newcomer.sweep()) == (0, 0)
+    assert len(await newcomer.letters()) == 1
+    assert len(history.where("dead_lettered")) == 1
+    assert not newcomer.history.snapshot()
+
+
+# --- it lives after all ----------------------------------------------------------------------------
+
+
+async def test_an_ack_after_the_death_and_before_the_keeper_is_a_late_success(
+    queue: WorkQueue, dead_letters: DeadLetters, timing: Timing, history: History, run: Run
+) -> None:
+    delivery = await held(queue, "slow", 3)
+    advisories = await queue.client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.jobs.*")
+    assert await queue.pull(worker="bo", timeout=timing.patience(3) + 0.5) is None
+    advisory = json.loads((await advisories.next_msg(timeout=5)).data)
+    await delivery.ack()
+    assert await dead_letters.bury(advisory["stream_seq"], advisory["deliveries"]) is False
+    [late] = history.where("late_success")
+    assert (late.job, late.source) == ("slow", "inferred")
+    assert await dead_letters.letters() == []
+    assert await dead_letters.bury(advisory["stream_seq"], advisory["deliveries"]) is False
+    assert len(history.where("late_success")) == 1
+    assert Timeline(history).jobs["slow"].state == "done"
+
+
+async def test_an_ack_while_the_letter_is_written_withdraws_it(
+    queue: WorkQueue, dead_letters: DeadLetters, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delivery = await held(queue, "slow", 3)
+    publish = dead_letters._jetstream.publish
+
+    async def publish_then_the_worker_acks(*args: Any, **options: Any) -> Any:
+        receipt = await publish(*args, **options)
+        await delivery.ack()
+        return receipt
+
+    monkeypatch.setattr(dead_letters._jetstream, "publish", publish_then_the_worker_acks)
+    assert await dead_letters.bury(delivery.sequence, 3) is False
+    assert await dead_letters.letters() == []
+    assert [event.job for event in history.where("late_success")] == ["slow"]
+    assert not history.where("dead_lettered")
+
+
+# --- redrive ---------------------------------------------------------------------------------------
+
+
+async def test_a_redriven_job_starts_at_1_again_and_gets_done(
+    queue: WorkQueue, dead_letters: DeadLetters, history: History
+) -> None:
+    first = await exhaust(queue, "poison-1", payload=b"precious", kind="thumb", headers={"Colour": "red"})
+    await dead_letters.sweep()
+    [letter] = await dead_letters.letters()
+    assert await dead_letters.redrive(letter.number) == "poison-1"
+    assert await dead_letters.letters() == []
+    delivery = await queue.pull(worker="bo")
+    assert delivery
+    assert (delivery.job, delivery.attempt, delivery.payload) == ("poison-1", 1, b"precious")
+    assert (delivery.subject, delivery.headers["Colour"]) == ("jobs.high.thumb", "red")
+    assert delivery.sequence > first["poison-1"]
+    assert delivery.headers["Nats-Msg-Id"] != "poison-1"
+    assert not [name for name in delivery.headers if name.startswith("Meetupq-") and name != "Meetupq-Job"]
+    await delivery.ack()
+    job = Timeline(history).jobs["poison-1"]
+    assert (job.state, len(job.redriven), [attempt.number for attempt in job.attempts]) == ("done", 1, [1, 2, 3, 1])
+    assert await jobs_in_stream(queue.client) == 0
+
+
+async def test_with_its_old_message_id_it_would_vanish(queue: WorkQueue, dead_letters: DeadLetters) -> None:
+    await exhaust(queue, "poison-1")
+    await dead_letters.sweep()
+    assert (await queue.publish("poison-1")).duplicate
+    assert await jobs_in_stream(queue.client) == 0
+
+
+async def test_a_redriven_job_that_fails_again_dies_again(queue: WorkQueue, dead_letters: DeadLetters) -> None:
+    await exhaust(queue, "poison-1")
+    for _ in range(2):
+        await dead_letters.sweep()
+        await dead_letters.redrive((await dead_letters.letters())[0].number)
+        for attempt in (1, 2, 3):
+            delivery = await queue.pull(worker="ada")
+            assert delivery
+            assert delivery.attempt == attempt
+            await delivery.nak()
+    assert await dead_letters.sweep() == 1
+    assert [letter.job for letter in await dead_letters.letters()] == ["poison-1"]
+
+
+async def test_redriving_all_empties_the_letters(queue: WorkQueue, dead_letters: DeadLetters) -> None:
+    await exhaust(queue, "a", "b", "c")
+    await dead_letters.sweep()
+    letters = [letter.job for letter in await dead_letters.letters()]
+    assert await dead_letters.redrive_all() == letters
+    assert await dead_letters.letters() == []
+    assert await jobs_in_stream(queue.client) == 3
+    assert await dead_letters.redrive_all() == []
+
+
+@pytest.mark.parametrize("number", [0, 2, 999, -1])
+async def test_a_letter_that_is_not_there_is_unknown(queue: WorkQueue, dead_letters: DeadLetters, number: int) -> None:
+    await exhaust(queue, "a")
+    await dead_letters.sweep()
+    with pytest.raises(LetterUnknown, match=f"there is no dead letter {number}"):
+        await dead_letters.redrive(number)
+    assert not queue.history.where("redriven")
+    await dead_letters.redrive(1)
+    with pytest.raises(LetterUnknown):
+        await dead_letters.redrive(1)
+
+
+async def test_a_redrive_that_was_cut_off_can_be_repeated(
+    queue: WorkQueue, dead_letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await exhaust(queue, "a")
+    await dead_letters.sweep()
+
+    async def die(*_: object) -> bool:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dead_letters._jetstream, "delete_msg", die)
+        with pytest.raises(asyncio.CancelledError):
+            await dead_letters.redrive(1)
+    assert await dead_letters.redrive(1) == "a"
+    assert await jobs_in_stream(queue.client) == 1
+    assert await dead_letters.letters() == []
+
+
+async def test_before_ensure_it_says_so(queue: WorkQueue) -> None:
+    letters = DeadLetters(queue)
+    for call in (letters.letters, lambda: letters.redrive(1)):
+        with pytest.raises(QueueError, match="stream not found"):
+            await call()
+
+
+# --- the big one -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_of_200_jobs_under_fire_each_is_done_or_dead_once_and_none_is_lost(seed: int) -> None:
+    """Five workers, killed and launched again at random (seeded) moments; the history and the broker must agree."""
+    dice = random.Random(seed)
+    names = ["ada", "bo", "cy", "di", "eve"]
+    async with Stage("ci") as stage:
+        await stage.launch(*names)
+        jobs = [f"job-{number}" for number in range(200)]
+        poison = set(dice.sample(jobs, 12))
+        for job in jobs:
+            await stage.publish(job, seconds=dice.uniform(0.0, 0.2), poison=job in poison)
+
+        async def fire(name: str, dice: random.Random) -> None:
+            while True:
+                await asyncio.sleep(dice.uniform(0.05, 1.2))
+                await stage.kill(name)
+                await asyncio.sleep(dice.uniform(0.0, 0.3))
+                await stage.relaunch(name)
+
+        under_fire = [asyncio.ensure_future(fire(name, random.Random(f"{seed} {name}"))) for name in names]
+        await asyncio.sleep(8)
+        await drop(*under_fire)
+        await stage.launch(*names)
+
+        def open_jobs() -> list[str]:
+            timeline = Timeline(stage.history)
+            return [job for job in jobs if timeline.jobs[job].state not in ("done", "dead")]
+
+        await eventually(lambda: not open_jobs(), within=30)
+        await asyncio.sleep(1.0)  # anything that would come late, such as a second letter
+        assert not stage.failures
+        letters = Counter(letter.job for letter in await stage.letters())
+        left = await jobs_in_stream(stage.queue.client)
+        history = stage.history
+
+    timeline = Timeline(history)
+    done = {job for job in jobs if timeline.jobs[job].state == "done"}
+    dead = {job for job in jobs if timeline.jobs[job].state == "dead"}
+    assert left == 0
+    assert letters == dict.fromkeys(dead, 1), "the broker's letters are the history's dead"
+    assert done | dead == set(jobs)
+    assert poison <= dead
+    assert Counter(event.job for event in history.where("dead_lettered")) == letters
+    assert {event.job for event in history.where("acked")} | {e.job for e in history.where("late_success")} >= done
+    assert len(history.where("killed")) > 20, "otherwise nothing was shown"
+    check_that_counts_add_up_at_every_moment(history)
+
+
+def check_that_counts_add_up_at_every_moment(history: History) -> None:
+    timeline, heard = Timeline(), set()
+    for event in history:
+        timeline.feed([event])
+        heard |= {event.job} - {""}
+        assert sum(timeline.counts.values()) == len(heard)
