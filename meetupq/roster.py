@@ -82,7 +82,8 @@ class Roster:
     def claims(self) -> list[Claim]:
         """The roster, by work item. Free of cost: it asks nobody."""
         now = time.monotonic()
-        return [self._claim(item, seen, now - seen.at) for item, seen in sorted([*self._seen.items()])]
+        owned = [(item, seen) for item, seen in sorted([*self._seen.items()]) if seen.owner]
+        return [self._claim(item, seen, now - seen.at) for item, seen in owned]
 
     def _claim(self, item: str, seen: _Seen, age: float) -> Claim:
         overdue = age > 2 * self.leases.timing.renew
@@ -119,7 +120,7 @@ class Roster:
         # A key that the broker has removed for good, marker and all, was seen ended before; or we were blind, and then
         # its TTL is over by our own clock.
         for item, seen in self._seen.items():
-            if not seen.ended and time.monotonic() - seen.at > self.leases.ttl + 1:
+            if seen.owner and not seen.ended and time.monotonic() - seen.at > self.leases.ttl + 1:
                 self._end(item, seen, "expired")
 
     async def _watch(self) -> NoReturn:

@@ -21,6 +21,7 @@ ROWS = [
     {"crew", "checks"},
     {"stage", "panels"},
     {"lab", "scenarios"},
+    {"course", "doctor", "demo"},
     {"cli", "__init__"},
 ]
 ROW = {module: number for number, row in enumerate(ROWS) for module in row}
@@ -29,8 +30,8 @@ SPEAKS_NATS = {
     "broker", "buckets", "work_queue", "leases", "work_items", "dead_letters", "roster", "workers", "witness",
     "crew", "stage", "lab",
 }  # fmt: skip
-STARTS_PROCESSES = {"broker", "guard", "crew", "cli"}
-SHOWS_WIDGETS = {"panels", "lab", "__init__", "cli"}
+STARTS_PROCESSES = {"broker", "guard", "crew"}
+SHOWS_WIDGETS = {"panels", "lab", "__init__"}
 
 PACKAGE = Path(meetupq.__file__).parent
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
