@@ -178,8 +178,9 @@ def dropped_as_duplicate(receipt: object | None) -> Verdict:
 def started_again(events: Events, job: str) -> Verdict:
     """After the redrive the job's attempts began at 1 again."""
     seen = [event for event in events_of(events) if event.job == job]
-    redriven = [n for n, event in enumerate(seen) if event.kind == "redriven"]
-    after = [event.attempt for event in seen[redriven[-1] :] if event.kind == "delivered"] if redriven else []
+    # By the clock, not by the order in the list: a fast worker has the job before its redrive is written down.
+    redriven = [event.at for event in seen if event.kind == "redriven"]
+    after = [event.attempt for event in seen if event.kind == "delivered" and redriven and event.at >= redriven[-1]]
     if not after:
         return not_yet(f"{job} was not redriven and delivered again so far")
     if after[0] != 1:

@@ -240,8 +240,7 @@ class Lab:
 
     def claims(self) -> list[Claim]:
         """The roster: who owns what, since when, for how long still, and how we know."""
-        self._check()
-        return self._stage.roster.claims()
+        return self._call(self._stage.claims)
 
     # --- the crew ----------------------------------------------------------------------------------
 

@@ -153,10 +153,10 @@ class Lease:
             LeaseLost: somebody else has the key, or nobody: stop the work.
             BrokerUnreachable: no answer. The lease may still be ours: try again, until `valid_until`.
         """
+        self._renewals += 1
         with asking(f"renew {self.key}", LeaseError):
             while not await self._write(last=self.revision):
                 await self._adopt()
-        self._renewals += 1
         self._record("renewed", until=self._expiry())
 
     async def _adopt(self) -> None:

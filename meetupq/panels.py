@@ -82,7 +82,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
         self._red_line = widgets.HTML()
         # As many lines of text as fit here; a longer one scrolls. Nothing below may jump.
         self._twin.layout = _layout(min_height="64px")
-        top = widgets.HBox([self._crew, self._action_buttons()], layout=_layout(min_height="92px"))
+        self._actions = self._action_buttons()
+        actions = widgets.VBox(self._actions, layout=_layout(flex="0 0 auto", margin="0 0 0 8px"))
+        top = widgets.HBox([self._crew, actions], layout=_layout(min_height="92px"))
         self._frame()
         super().__init__(
             [self._header, self._red_line, top, self._image, self._summary, self._twin],
@@ -138,10 +140,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
         self._timeline.feed(self._history.since(self._timeline.seen))
         now = self._history.now()
         crew = [worker for worker in self._timeline.workers.values() if worker.role == self.role]
+        usable = self._controls is not None and not self._ended.is_set()
+        for button in self._actions:
+            _enable(button, usable)
         for worker in crew:
             if worker.name not in self._cards:
                 self._cards[worker.name] = _Card(worker.name, worker_colour(self._timeline, worker.name), self._press)
-            self._cards[worker.name].show(worker, usable=self._controls is not None and not self._ended.is_set())
+            self._cards[worker.name].show(worker, usable=usable)
         boxes = tuple(card.box for card in self._cards.values())
         if self._crew.children != boxes:
             self._crew.children = boxes
@@ -173,7 +178,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
         if self._controls and not self._ended.is_set():
             self._controls.press(action, *args, **options)
 
-    def _action_buttons(self) -> widgets.VBox:
+    def _action_buttons(self) -> list[widgets.Button]:
         buttons = []
         for description, action, args, options, tooltip in self.actions:
             button = widgets.Button(
@@ -185,7 +190,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
             )
             button.on_click(lambda _, a=action, b=args, c=options: self._press(a, *b, **c))
             buttons.append(button)
-        return widgets.VBox(buttons, layout=_layout(flex="0 0 auto", margin="0 0 0 8px"))
+        return buttons
 
     def refresh(self) -> None:
         """Draw again now-ish: something changed that is not in the history, such as a failure."""
@@ -318,9 +323,7 @@ class _Card:
         )
         alive = worker.state in ALIVE
         for description, button in self._buttons.items():
-            disabled = not usable or alive == (description == "Start")
-            if button.disabled != disabled:
-                button.disabled = disabled
+            _enable(button, usable and alive != (description == "Start"))
 
 
 def _small_button(description: str, tooltip: str, style: str = "") -> widgets.Button:
@@ -330,6 +333,11 @@ def _small_button(description: str, tooltip: str, style: str = "") -> widgets.Bu
         button_style=style,
         layout=_layout(width="58px", height="26px", margin="0 4px 0 0"),
     )
+
+
+def _enable(button: widgets.Button, usable: bool) -> None:
+    if button.disabled == usable:
+        button.disabled = not usable
 
 
 def _layout(**settings: str) -> widgets.Layout:

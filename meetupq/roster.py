@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 import nats.errors
 import nats.js.errors
@@ -19,6 +19,9 @@ from meetupq import subjects
 from meetupq.buckets import content_of, entries
 from meetupq.leases import Leases
 from meetupq.tasks import together
+
+GRACE: Final = 0.5
+"""Seconds that a worker's own word about its claim has before the broker's is written down in its place."""
 
 ClaimState = Literal["held", "suspect", "expired", "released"]
 
@@ -78,6 +81,8 @@ class Roster:
         self.leases = leases
         self.history = leases.history
         self._seen: dict[str, _Seen] = {}
+        self._heard: set[str] = set()
+        self._outsiders: set[str] = set()
 
     def claims(self) -> list[Claim]:
         """The roster, by work item. Free of cost: it asks nobody."""
@@ -111,6 +116,7 @@ class Roster:
                 await self.refresh()
             except (nats.errors.Error, TimeoutError):
                 pass  # the broker is away: what we know grows old, and `evidence_age` says so
+            self._tell_of_outsiders()
             await asyncio.sleep(self.leases.timing.lobby)
 
     async def refresh(self) -> None:
@@ -152,6 +158,28 @@ class Roster:
                 self._end(item, seen, "expired")
         else:
             self._hold(seen, data)
+            if seen.nonce in self._outsiders:
+                self._record("renewed", item, seen)
+
+    def _tell_of_outsiders(self) -> None:
+        """Write down the claims of those who don't write into this history: somebody's own code, a guest.
+
+        A worker of ours has its word first; what it has said is not said again.
+        """
+        now = self.history.now()
+        news = [(item, s) for item, s in self._seen.items() if s.nonce not in self._heard and not s.ended]
+        for item, seen in news:
+            if seen.nonce and now - seen.since > GRACE:
+                self._heard.add(seen.nonce)
+                claims = [*self.history.where("claimed", item), *self.history.where("reclaimed", item)]
+                if seen.token not in {event.revision for event in claims}:
+                    self._outsiders.add(seen.nonce)
+                    self._record("claimed", item, seen, at=seen.since)
+
+    def _record(self, kind: str, item: str, seen: _Seen, *, at: float | None = None, detail: str = "") -> None:
+        until = self.history.from_clock(seen.at) + self.leases.ttl if kind in ("claimed", "renewed") else 0.0
+        facts: dict[str, Any] = {"revision": seen.token, "until": until, "source": "broker", "detail": detail}
+        self.history.append(kind, item, seen.owner, at=at, **facts)
 
     def _hold(self, seen: _Seen, data: bytes | None) -> None:
         claim = content_of(data)
@@ -170,6 +198,6 @@ class Roster:
     def _end(self, item: str, seen: _Seen, how: ClaimState) -> None:
         seen.ended = how
         if how == "expired":
-            self.history.append(
-                "expired", item, seen.owner, revision=seen.token, source="broker", detail="the TTL ran out"
-            )
+            self._record("expired", item, seen, detail="the TTL ran out")
+        elif seen.nonce in self._outsiders:
+            self._record("released", item, seen)

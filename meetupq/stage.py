@@ -16,13 +16,13 @@ from typing import Any, Self
 
 from nats.aio.client import Client
 
-from meetupq.broker import Broker, sever
+from meetupq.broker import Broker, asking, sever
 from meetupq.crew import Crew, Job, Role
 from meetupq.dead_letters import DeadLetter, DeadLetters
-from meetupq.errors import MeetupqError
+from meetupq.errors import LeaseError, MeetupqError
 from meetupq.history import History
 from meetupq.leases import Leases
-from meetupq.roster import Roster
+from meetupq.roster import Claim, Roster
 from meetupq.tasks import drop
 from meetupq.timing import Timing
 from meetupq.witness import Witness
@@ -200,6 +200,12 @@ class Stage:
                 self.history.append("added", item, detail=f"{steps} steps, {seconds:g} s")
                 added.append(item)
         return added
+
+    async def claims(self) -> list[Claim]:
+        """The roster, after a look at the bucket as it is now."""
+        with asking("read the claims", LeaseError):
+            await self.roster.refresh()
+        return self.roster.claims()
 
     # --- the crew ----------------------------------------------------------------------------------
 

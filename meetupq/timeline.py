@@ -153,7 +153,7 @@ class ItemLine:
 
 @dataclass(slots=True)
 class WorkerLine:
-    """What one worker does now."""
+    """What one worker does now. `role` is "queue" or "leases", as whoever started it said; "" for an outsider."""
 
     name: str
     role: str
@@ -382,8 +382,7 @@ class Timeline:
 
     def _worker(self, event: Event) -> WorkerLine:
         if event.worker not in self.workers:
-            role = "leases" if event.job in self.items else "queue"
-            self.workers[event.worker] = WorkerLine(event.worker, role, "waiting", event.at)
+            self.workers[event.worker] = WorkerLine(event.worker, "", "waiting", event.at)
         return self.workers[event.worker]
 
     def _hold(self, event: Event) -> None:

@@ -74,6 +74,9 @@ def _job_story(job: JobLine, now: float) -> str:
         story += f"{redriven}; then {last.worker} got it and {_ended(last, now)}."
     if last.open and last.end is not None and last.until > now:
         story += f" The broker waits until {last.until:.1f} s."
+    acked = [attempt for attempt in job.attempts if attempt.how == "acked" and attempt is not last]
+    if acked and job.done is not None:
+        story += f" {acked[-1].worker} acked it at {job.done:.1f} s, although it had been given away."
     return story + " It was done after the broker had given up on it." * job.late
 
 

@@ -14,6 +14,7 @@ before its ack, makes the broker deliver the job again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import nats.errors
 import nats.js.errors
@@ -223,14 +224,5 @@ class Delivery:
         """Fail in silence, as a crashed handler does: nothing is sent, the broker must find out by its patience."""
         self._record("failed", detail=reason)
 
-    def _record(self, kind: str, *, until: float = 0.0, revision: int = 0, detail: str = "") -> None:
-        self._history.append(
-            kind,
-            self.job,
-            self.worker,
-            attempt=self.attempt,
-            until=until,
-            revision=revision,
-            source="worker",
-            detail=detail,
-        )
+    def _record(self, kind: str, **facts: Any) -> None:
+        self._history.append(kind, self.job, self.worker, attempt=self.attempt, source="worker", **facts)

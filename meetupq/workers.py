@@ -168,6 +168,7 @@ class LeaseWorker:
 
     async def _lobby(self) -> bool:
         """Try for the free items, in random order so that not all run for the same. True if we got one."""
+        self._something_ended.clear()  # before the look: what ends in the middle of it is looked at again
         claims = await entries(self.leases.jetstream, LEASES)
         free = [i for i in await self.items.unfinished() if i.name not in claims or is_free(claims[i.name])]
         self._random.shuffle(free)
@@ -206,7 +207,6 @@ class LeaseWorker:
 
     async def _stand_by(self) -> None:
         """Wait until some lease ends, or it is time to look again anyway; with jitter, so that not all look at once."""
-        self._something_ended.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.leases.timing.lobby * self._random.uniform(0.5, 1.0)):
                 await self._something_ended.wait()

@@ -1,0 +1,232 @@
+"""The panels' buttons, pressed with the mouse: what the history then says, and what the learner sees of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from .conftest import OpenNotebook
+from .notebook import IN_THE_BROWSER, Notebook
+
+pytestmark = IN_THE_BROWSER
+
+OPEN = """
+import asyncio, time
+import meetupq
+lab = meetupq.Lab("ci")
+"""
+QUEUE = """
+lab.launch("ada", "bo", "cy")
+lab.queue_panel()
+"""
+LONG_JOB = """
+lab.publish("video-1", seconds=8)
+holder = (await lab.until("delivered", job="video-1")).worker
+"""
+LEASES = """
+lab.launch("ada", "bo", role="leases")
+lab.lease_panel()
+"""
+LONG_WORK = """
+lab.add_work("import-eu", seconds=60)
+owner = (await lab.until("claimed", job="import-eu")).worker
+"""
+DELIVERIES = '[(e.worker, e.at) for e in lab.history.where("delivered", job="video-1")]'
+
+
+async def open_queue(open_notebook: OpenNotebook, *more: str) -> tuple[Notebook, Any]:
+    notebook = await open_notebook("queue.ipynb", OPEN, QUEUE, *more)
+    await notebook.run(0)
+    await notebook.run(1)
+    return notebook, await notebook.show(1)
+
+
+async def open_leases(open_notebook: OpenNotebook, *more: str) -> tuple[Notebook, Any]:
+    notebook = await open_notebook("leases.ipynb", OPEN, LEASES, *more)
+    await notebook.run(0)
+    await notebook.run(1)
+    return notebook, await notebook.show(1)
+
+
+async def card(panel: Any, worker: str) -> str:
+    """What a worker's card says."""
+    return " ".join((await panel.locator(f".meetupq-worker-{worker}").text_content()).split())
+
+
+async def until_card_says(panel: Any, worker: str, word: str, within: float = 5) -> None:
+    async with asyncio.timeout(within):
+        while word not in await card(panel, worker):
+            await asyncio.sleep(0.02)
+
+
+async def test_kill_whoever_holds_the_job(open_notebook: OpenNotebook, screenshots: Path) -> None:
+    """Kill: the job comes to somebody else after the patience, and the picture shows that one's colour in its row."""
+    notebook, panel = await open_queue(open_notebook, LONG_JOB, 'heir = (await lab.until("delivered", count=2)).worker')
+    await notebook.run(2)
+    await notebook.show(1)
+    holder = await notebook.ask("holder")
+    await until_card_says(panel, holder, "holds video-1 (attempt 1)")
+    before, src = await notebook.pixels(panel), await notebook.picture(panel)
+    await notebook.screenshot(panel, screenshots / "queue-before-kill.png")
+
+    await notebook.press(panel, "Kill", holder)
+
+    await until_card_says(panel, holder, "killed")
+    await notebook.new_picture(panel, src)
+    await notebook.run(3)
+    await notebook.show(1)
+    heir = await notebook.ask("heir")
+    await until_card_says(panel, heir, "holds video-1 (attempt 2)")
+    [killed] = await notebook.ask('[e.at for e in lab.history.where("killed", worker=holder)]')
+    (first, _), (second, again) = await notebook.ask(DELIVERIES)
+    assert (first, second) == (holder, heir) and holder != heir
+    assert killed < again < killed + 3, "by the patience of 0.6 s, counted from the last heartbeat, and some slack"
+    colour = await notebook.colour(panel, heir)
+    assert before.count(colour) == 0, "the heir had no part in the picture before"
+    await notebook.until_painted(panel, colour)
+    await notebook.screenshot(panel, screenshots / "queue-after-kill.png")
+    assert await notebook.ask("lab.failures") == []
+
+
+async def test_kill_while_a_cell_waits(open_notebook: OpenNotebook) -> None:
+    """The cell awaits what the click brings about: were the click to wait for the cell, both would wait for ever."""
+    waiting = """
+began = lab.history.now()
+await lab.until("delivered", job="video-1", count=2, within=20)
+ended = lab.history.now()
+"""
+    notebook, panel = await open_queue(open_notebook, LONG_JOB, waiting)
+    await notebook.run(2)
+    holder = await notebook.ask("holder")
+    cell = await notebook.start(3)
+    await notebook.show(1)
+    src = await notebook.picture(panel)
+
+    await notebook.press(panel, "Kill", holder)
+
+    await until_card_says(panel, holder, "killed")
+    await notebook.new_picture(panel, src)
+    await notebook.end_of(cell)
+    [killed] = await notebook.ask('[e.at for e in lab.history.where("killed", worker=holder)]')
+    (_, _), (heir, again) = await notebook.ask(DELIVERIES)
+    assert await notebook.ask("began") < killed < again <= await notebook.ask("ended")
+    assert heir != holder
+
+
+async def test_the_picture_moves_while_a_cell_sleeps(open_notebook: OpenNotebook) -> None:
+    """`time.sleep` blocks the kernel, but neither workers nor picture."""
+    notebook, panel = await open_queue(open_notebook, "lab.publish(count=20)\ntime.sleep(3)\nprint('slept')")
+    src = await notebook.picture(panel)
+    cell = await notebook.start(2)
+    await notebook.show(1)
+
+    for _ in range(3):
+        src = await notebook.new_picture(panel, src)
+
+    assert not cell.done(), "three new pictures while the cell sleeps"
+    await notebook.end_of(cell)
+    assert await notebook.ask('len(lab.history.where("acked"))') >= 12
+
+
+async def test_the_other_buttons(open_notebook: OpenNotebook, screenshots: Path) -> None:
+    """Publish 5, Stop, Start, Poison, Kill all; and after close() they are off and the panel says so."""
+    five = 'await lab.until("acked", count=5)'
+    dead = 'await lab.until("dead_lettered")'
+    notebook, panel = await open_queue(open_notebook, five, dead, "lab.close()")
+
+    await notebook.press(panel, "Publish 5")
+    await notebook.run(2)
+    await notebook.show(1)
+    await notebook.press(panel, "Stop", "ada")
+    await until_card_says(panel, "ada", "stopped")
+    assert await panel.locator(".meetupq-worker-ada").get_by_role("button", name="Kill").is_disabled()
+    await notebook.press(panel, "Start", "ada")
+    await until_card_says(panel, "ada", "waiting")
+    await notebook.press(panel, "Poison")
+    await notebook.run(3)
+    await notebook.show(1)
+    await panel.get_by_text("1 dead", exact=False).first.wait_for(timeout=5000)
+    await notebook.press(panel, "Kill all")
+    for worker in ("ada", "bo", "cy"):
+        await until_card_says(panel, worker, "killed")
+    await notebook.screenshot(panel, screenshots / "queue-all-dead.png")
+    assert await notebook.ask("lab.failures") == []
+
+    await notebook.run(4)
+    await notebook.show(1)
+
+    await panel.get_by_text("closed", exact=False).first.wait_for(timeout=5000)
+    for button in await panel.locator(".meetupq-card").get_by_role("button").all():
+        assert await button.is_disabled()
+    await notebook.screenshot(panel, screenshots / "queue-closed.png")
+
+
+async def test_kill_the_owner_of_a_lease(open_notebook: OpenNotebook, screenshots: Path) -> None:
+    notebook, panel = await open_leases(open_notebook, LONG_WORK, 'await lab.until("reclaimed", job="import-eu")')
+    await notebook.run(2)
+    await notebook.show(1)
+    owner = await notebook.ask("owner")
+    await until_card_says(panel, owner, "holds import-eu")
+    before, src = await notebook.pixels(panel), await notebook.picture(panel)
+    await notebook.screenshot(panel, screenshots / "leases-before-kill.png")
+
+    await notebook.press(panel, "Kill", owner)
+
+    await until_card_says(panel, owner, "killed")
+    await notebook.new_picture(panel, src)
+    await notebook.run(3)
+    await notebook.show(1)
+    heir = {"ada": "bo", "bo": "ada"}[owner]
+    await until_card_says(panel, heir, "holds import-eu")
+    events = await notebook.ask("[(e.kind, e.worker, e.at, e.revision) for e in lab.history.where(lambda e: e.job)]")
+    (_, first, _, token) = next(event for event in events if event[0] == "claimed")
+    (_, second, reclaimed, larger) = next(event for event in events if event[0] == "reclaimed")
+    renewed = max(event[2] for event in events if event[0] in ("claimed", "renewed") and event[1] == owner)
+    assert (first, second) == (owner, heir)
+    assert larger > token, "the fencing token grows"
+    ttl = await notebook.ask("lab.timing.lease_ttl")
+    assert renewed + ttl - 0.1 < reclaimed < renewed + ttl + 1.5, "after the TTL, counted from the last renewal"
+    colour = await notebook.colour(panel, heir)
+    assert before.count(colour) == 0
+    await notebook.until_painted(panel, colour)
+    await panel.get_by_role("row").filter(has_text="import-eu").filter(has_text=heir).wait_for(timeout=5000)
+    await notebook.screenshot(panel, screenshots / "leases-after-kill.png")
+
+
+async def test_kill_the_owner_of_a_lease_while_a_cell_waits(open_notebook: OpenNotebook) -> None:
+    waiting = """
+began = lab.history.now()
+await lab.until("reclaimed", job="import-eu", within=20)
+ended = lab.history.now()
+"""
+    notebook, panel = await open_leases(open_notebook, LONG_WORK, waiting)
+    await notebook.run(2)
+    owner = await notebook.ask("owner")
+    cell = await notebook.start(3)
+    await notebook.show(1)
+
+    await notebook.press(panel, "Kill", owner)
+
+    await until_card_says(panel, owner, "killed")
+    await notebook.end_of(cell)
+    [killed] = await notebook.ask('[e.at for e in lab.history.where("killed", worker=owner)]')
+    [heir] = await notebook.ask('[e.worker for e in lab.history.where("reclaimed")]')
+    assert await notebook.ask("began") < killed < await notebook.ask("ended") - 0.5
+    assert heir != owner
+
+
+async def test_the_stop_button_ends_a_cell_that_waits(open_notebook: OpenNotebook) -> None:
+    """Jupyter's own one, in the toolbar; panel and lab go on."""
+    waiting = 'print("waiting")\nawait lab.until("dead_lettered", within=60)'
+    notebook, panel = await open_queue(open_notebook, waiting, 'await lab.until("acked", job=lab.publish("later")[0])')
+    cell = await notebook.start(2)
+    await notebook.page.get_by_text("waiting", exact=True).last.wait_for()
+
+    await notebook.page.get_by_role("button", name="Interrupt the kernel").click()
+
+    await notebook.end_of(cell, within=5)
+    await notebook.run(3)
+    await notebook.show(1)
+    await notebook.press(panel, "Kill", "ada")
+    await until_card_says(panel, "ada", "killed")
