@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from meetupq.dead_letters import DeadLetter
 from meetupq.history import Event, History, events_of
-from meetupq.roster import Claim
 from meetupq.timeline import JobLine, Ownership, Timeline
 from meetupq.timing import Timing
 
@@ -71,7 +70,7 @@ def retried_elsewhere(events: Events, job: str) -> Verdict:
     line = Timeline(events).jobs.get(job)
     killed = [n for n, attempt in enumerate(line.attempts) if attempt.how == "killed"] if line else []
     if line is None or not killed:
-        return not_yet(f"nobody was killed while working on {job}")
+        return not_yet(f"nobody was killed while working on {job}: publish it again, and kill its worker in time")
     if len(line.attempts) == killed[-1] + 1:
         return not_yet(f"{job} was not delivered again so far: the broker still waits for an ack")
     first, second = line.attempts[killed[0]], line.attempts[killed[0] + 1]
@@ -337,16 +336,16 @@ def resumed(events: Events, item: str) -> Verdict:
     return held(f"{len(numbers)} steps of {item}, each done once, by {len(by)} owners in turn")
 
 
-def still_ours(claims: Iterable[Claim], item: str, owner: str) -> Verdict:
-    """More than one TTL after the claim, the roster still shows the same owner, who has renewed."""
-    claim = next((claim for claim in claims if claim.item == item), None)
-    if claim is None or claim.owner != owner:
+def kept_alive(events: Events, item: str, owner: str, ttl: float) -> Verdict:
+    """The owner kept its lease for longer than one TTL, by renewing it."""
+    line = Timeline(events).items.get(item)
+    mine = [own for own in line.ownerships if own.worker == owner] if line else []
+    if not mine:
         return not_yet(f"{owner} has not claimed {item} so far")
-    if claim.state not in ("held", "suspect"):
-        return not_yet(f"{item} {claim.state}: renew it before its TTL is over")
-    if not claim.renewals:
-        return not_yet(f"{item} was not renewed so far")
-    return held(f"{item} still belongs to {owner}, after more than one TTL")
+    kept = [own for own in mine if own.renewals and own.renewals[-1] - own.start > ttl - CLOCK_SLACK]
+    if not kept:
+        return not_yet(f"no lease on {item} outlived its TTL so far: renew it before the TTL is over")
+    return held(f"{owner} kept {item} for longer than one TTL, by renewing it")
 
 
 def one_winner(claims: Iterable[object]) -> Verdict:

@@ -129,6 +129,9 @@ class DeliveryPicture(Picture):
         self._caption(row, colour, str(a.number), f"{a.number}  {plain(a.worker)}", inner, starts, following)
 
 
+ENDED_BY_TTL: Final = ("expired", "superseded")
+
+
 class LeasePicture(Picture):
     """The live picture of lease ownership: a row per work item, a bar per ownership, the roster at the right edge."""
 
@@ -154,6 +157,9 @@ class LeasePicture(Picture):
             row = self._row(y)
             if not item.ownerships:
                 self._draw_wait(item.added, self._now, "free", y)
+            # No words across a mark that comes later in the row.
+            ends = [self._x(own.end) for own in item.ownerships if own.end is not None and own.how in ENDED_BY_TTL]
+            row.above += [(x - 10, x + 10) for x in ends]
             for own, after in zip(item.ownerships, [*item.ownerships[1:], None], strict=False):
                 if (self._now if own.end is None else own.end) >= self._start:
                     self._draw_ownership(own, after, row)
@@ -178,7 +184,7 @@ class LeasePicture(Picture):
         inner = x0, x1 - (BADGE / 2 if own.gone is not None else 0)
         full = f"{fit(plain(own.worker), 120, bold=True)} · r{own.token}"
         self._caption(row, colour, f"r{own.token}", full, inner, [x for x in ahead if x > x1], following)
-        if own.how in ("expired", "superseded") and self._inside(end):
+        if own.how in ENDED_BY_TTL and self._inside(end):
             self._draw_expiry(own, after, x_end, row)
         elif own.how and self._inside(end):
             mark = self._end_mark(own.how, x0, x_end, following, row.y)
@@ -203,7 +209,6 @@ class LeasePicture(Picture):
             ("expired",) if after is None else (f"reclaimed {late}", late, delays(own, after, brief=True), "reclaimed")
         )
         self._note(x, lane, choice, INK, row.above)
-        row.above.append((x - 10, x + 10))
 
     def _draw_roster(self, item: ItemLine, y: float) -> None:
         left, right, owner = self._right + 34, self.width - EDGE, item.owner

@@ -58,7 +58,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
         history: History,
         controls: Controls | None = None,
         *,
-        width: int = 960,
+        width: int = 860,
         height: int = 380,
         pixel_ratio: float = 1.0,
         fps: float = 5.0,
@@ -89,7 +89,10 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
         super().__init__(
             [self._header, self._red_line, top, self._image, self._summary, self._twin],
             layout=_layout(
-                width=f"{width + 26}px", padding="12px", border="1px solid var(--jp-border-color2, #d0d7de)"
+                width=f"{width + 32}px",
+                padding="12px",
+                overflow="hidden",
+                border="1px solid var(--jp-border-color2, #d0d7de)",
             ),
         )
         self.add_class("meetupq-panel")
@@ -186,7 +189,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
                 tooltip=tooltip,
                 disabled=self._controls is None,
                 button_style="danger" if action.startswith("kill") else "",
-                layout=_layout(width="104px", height="28px", margin="0 0 4px 0"),
+                layout=_layout(width="92px", height="28px", padding="0", margin="0 0 4px 0"),
             )
             button.on_click(lambda _, a=action, b=args, c=options: self._press(a, *b, **c))
             buttons.append(button)
@@ -272,8 +275,11 @@ class LeasePanel(Panel):
 
     def _summarise(self, now: float) -> str:
         claims = self._controls.claims() if self._controls else []
+        done = {name for name, item in self._timeline.items.items() if item.state == "done"}
+        state = {c.item: "finished" if c.item in done else c.state for c in claims}
         rows = "".join(
-            f"<tr><td>{escape(c.item)}</td><td>{_CLAIM_MARKS[c.state]} {c.state}</td><td>{escape(c.owner)}</td>"
+            f"<tr><td>{escape(c.item)}</td><td>{_CLAIM_MARKS[state[c.item]]} {state[c.item]}</td>"
+            f"<td>{escape(c.owner)}</td>"
             f"<td>{c.token}</td><td>{c.since:.1f} s</td><td>{c.renewals}</td>"
             f"<td>{'–' if c.state in ('expired', 'released') else f'{c.expires_in:.1f} s'}</td>"
             f"<td>{c.evidence}</td><td>{escape(', '.join(c.past_owners[-3:])) or '–'}</td></tr>"
@@ -305,7 +311,7 @@ class _Card:
         self.box = widgets.VBox(
             [self._text, widgets.HBox([*self._buttons.values()])],
             layout=_layout(
-                width="204px", height="84px", padding="4px 8px", border="1px solid var(--jp-border-color2, #d0d7de)"
+                width="182px", height="84px", padding="4px 8px", border="1px solid var(--jp-border-color2, #d0d7de)"
             ),
         )
         self.box.add_class("meetupq-card")
@@ -331,7 +337,7 @@ def _small_button(description: str, tooltip: str, style: str = "") -> widgets.Bu
         description=description,
         tooltip=tooltip,
         button_style=style,
-        layout=_layout(width="58px", height="26px", margin="0 4px 0 0"),
+        layout=_layout(width="50px", height="26px", margin="0 4px 0 0", padding="0"),
     )
 
 
@@ -357,7 +363,7 @@ def _red(failures: Iterable[str]) -> str:
     return f'<div class="meetupq-red">✗ failed in the background: {lines[-1]}{more}</div>'
 
 
-_CLAIM_MARKS: Final = {"held": "●", "suspect": "?", "expired": "▼", "released": "↩"}
+_CLAIM_MARKS: Final = {"held": "●", "suspect": "?", "expired": "▼", "released": "↩", "finished": "✓"}
 _STYLE: Final = """<style>
 .meetupq-panel .widget-html, .meetupq-panel .widget-html-content { line-height: 1.35; }
 .meetupq-head { display: flex; gap: 14px; align-items: baseline; color: var(--jp-ui-font-color1, #1f2328); }

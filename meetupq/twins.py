@@ -53,6 +53,8 @@ def _job_story(job: JobLine, now: float) -> str:
     failed = [attempt for attempt in job.attempts if attempt.how not in ("acked", "")]
     times = "once" if len(failed) == 1 else f"{len(failed)} times"
     story = f"{job.name} failed {times} ({', '.join(dict.fromkeys(attempt.worker for attempt in failed))})"
+    if not failed and len(job.attempts) > 1:
+        story = f"{job.name} went out {len(job.attempts)} times"
     redriven = f", was redriven at {job.redriven[-1]:.1f} s" if job.redriven else ""
     last = job.attempts[-1] if job.attempts else None
     if job.dead is not None:

@@ -10,7 +10,6 @@ import pytest
 from meetupq import checks
 from meetupq.dead_letters import DeadLetter
 from meetupq.history import Event, History
-from meetupq.roster import Claim
 from meetupq.timing import Timing
 
 TIMING = Timing(ack_wait=3, max_deliver=3, heartbeat=1)
@@ -58,6 +57,7 @@ DEAD = [
 ]
 OVERLAP = story("1 claimed w ada - 1 9", "2 claimed w bo - 2 10")
 POLITE = story("1 claimed w ada - 1 9", "2 released w ada - 1", "3 claimed w bo - 4 12")
+KEPT = story("1 claimed w you - 1 5", "3 renewed w you - 1 7", "5 renewed w you - 1 9", "9 expired w you - 1")
 LATE = story("1 claimed w ada - 1 5", "2 released w ada - 1", "6 claimed w bo - 4 9")
 BACK = [*DEAD, *story("11 redriven p", "12 delivered p bo 1 9 15", "13 acked p bo 1")]
 TAKEOVER = story(
@@ -79,14 +79,6 @@ def letter(**changes: Any) -> DeadLetter:
         "deliveries": 3, "last_worker": "ada", "at": None,
     }  # fmt: skip
     return DeadLetter(**{**facts, **changes})
-
-
-def claim(**changes: Any) -> Claim:
-    facts = {
-        "item": "w", "state": "held", "owner": "you", "token": 1, "revision": 2, "renewals": 1, "since": 0.0,
-        "expires_in": 1.0, "evidence": "watch", "evidence_age": 0.1, "past_owners": (),
-    }  # fmt: skip
-    return Claim(**{**facts, **changes})
 
 
 CASES = [
@@ -165,10 +157,10 @@ CASES = [
     ("HELD", lambda: checks.dropped_as_duplicate(SimpleNamespace(duplicate=True))),
     ("NOT YET", lambda: checks.dropped_as_duplicate(None)),
     ("BROKEN", lambda: checks.dropped_as_duplicate(SimpleNamespace(duplicate=None))),
-    ("HELD", lambda: checks.still_ours([claim()], "w", "you")),
-    ("NOT YET", lambda: checks.still_ours([], "w", "you")),
-    ("NOT YET", lambda: checks.still_ours([claim(state="expired")], "w", "you")),
-    ("NOT YET", lambda: checks.still_ours([claim(renewals=0)], "w", "you")),
+    ("HELD", lambda: checks.kept_alive(KEPT, "w", "you", ttl=4)),
+    ("NOT YET", lambda: checks.kept_alive([], "w", "you", ttl=4)),
+    ("NOT YET", lambda: checks.kept_alive(KEPT, "w", "me", ttl=4)),
+    ("NOT YET", lambda: checks.kept_alive([*KEPT[:2], *story("9 expired w you - 1")], "w", "you", ttl=4)),
 ]  # fmt: skip
 
 
