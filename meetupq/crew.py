@@ -141,8 +141,9 @@ class Crew:
 
     def _ended(self, member: _Member, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
-            self.history.append("killed", worker=member.name, source="worker", detail=f"crashed: {error}")
+            # Reported first: who waits for the event finds the failure.
             self._report(f"worker {member.name} crashed", error)
+            self.history.append("killed", worker=member.name, source="worker", detail=f"crashed: {error}")
 
     def is_at_work(self, name: str, role: Role | None = None) -> bool:
         """Whether a worker of this name (and role) is at work now, or about to be."""

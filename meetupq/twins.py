@@ -53,8 +53,12 @@ def _job_story(job: JobLine, now: float) -> str:
     failed = [attempt for attempt in job.attempts if attempt.how not in ("acked", "")]
     times = "once" if len(failed) == 1 else f"{len(failed)} times"
     story = f"{job.name} failed {times} ({', '.join(dict.fromkeys(attempt.worker for attempt in failed))})"
-    if not failed and len(job.attempts) > 1:
-        story = f"{job.name} went out {len(job.attempts)} times"
+    first_ack = next((attempt for attempt in job.attempts if attempt.how == "acked"), None)
+    if first_ack is not None and first_ack is not job.attempts[-1] and job.state == "done":
+        return (
+            f"{job.name} went out {len(job.attempts)} times; {first_ack.worker} acked attempt {first_ack.number} at "
+            f"{first_ack.end or now:.1f} s, although the broker had given it to somebody else by then."
+        )
     redriven = f", was redriven at {job.redriven[-1]:.1f} s" if job.redriven else ""
     last = job.attempts[-1] if job.attempts else None
     if job.dead is not None:
@@ -76,9 +80,6 @@ def _job_story(job: JobLine, now: float) -> str:
         story += f"{redriven}; then {last.worker} got it and {_ended(last, now)}."
     if last.open and last.end is not None and last.until > now:
         story += f" The broker waits until {last.until:.1f} s."
-    acked = [attempt for attempt in job.attempts if attempt.how == "acked" and attempt is not last]
-    if acked and job.done is not None:
-        story += f" {acked[-1].worker} acked it at {job.done:.1f} s, although it had been given away."
     return story + " It was done after the broker had given up on it." * job.late
 
 
