@@ -129,7 +129,7 @@ async def test_with_all_workers_dead_the_broker_says_nothing_until_the_sweep(
 ) -> None:
     """The advisory is only sent while somebody asks for work. The dead job stays in the stream, and no letter comes,
     for as long as you like; here for twice the time in which it should have died. Then one sweep is enough."""
-    timing = Timing.preset("ci").but(backoff=(0.4, 0.4, 0.4))
+    timing = Timing.preset("ci").but(backoff=(0.4, 0.4, 1.5))  # long enough to kill everybody in
     queue = WorkQueue(await connect(), timing, history)
     letters = DeadLetters(queue)
     await queue.ensure()
