@@ -42,6 +42,7 @@ OLDEST: Final = (2, 12, 9)
 BROKEN: Final = frozenset({(2, 14, 0)})
 """Repeats advisories of dead jobs after a restart; mended in 2.14.1."""
 START_LIMIT: Final = 10.0
+CONNECT_LIMIT: Final = 5.0
 _STORE_FAILED: Final = 10077  # server: JSStreamStoreFailedF, such as "maximum messages exceeded", under status 503
 _READY: Final = "Server is ready"
 _PORT: Final = re.compile(r"Listening for client connections on \S+:(\d+)")
@@ -234,9 +235,11 @@ class Broker:
             _CONFIG.format(
                 port=self.port or self._wanted_port or -1,
                 token=self._token,
-                store=json.dumps(str(self._folder / "store")),
-                log=json.dumps(str(self._folder / "server.log")),
-            )
+                # Not as \u escapes, which the server's config doesn't know.
+                store=json.dumps(str(self._folder / "store"), ensure_ascii=False),
+                log=json.dumps(str(self._folder / "server.log"), ensure_ascii=False),
+            ),
+            encoding="utf-8",
         )
         (self._folder / "server.log").write_bytes(b"")
         self._order(start=[str(server), "-c", str(config)])
@@ -331,7 +334,9 @@ class Broker:
             settings["token"] = self._token
         client = Client()
         try:
-            await client.connect(**{**settings, **options})
+            # nats-py would try for ever, as the settings say, also when it has never been connected.
+            async with asyncio.timeout(CONNECT_LIMIT):
+                await client.connect(**{**settings, **options})
         except BaseException as error:
             await sever(client)  # nats-py leaves the socket of a connection that was refused open
             if not isinstance(error, (OSError, TimeoutError, nats.errors.Error)):

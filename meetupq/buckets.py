@@ -33,7 +33,7 @@ def content_of(data: bytes | None) -> dict[str, Any]:
     """The JSON object in an entry; {} if somebody has written rubbish there."""
     try:
         content = json.loads(data or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

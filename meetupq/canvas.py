@@ -126,9 +126,10 @@ def text_width(text: str, size: float = 13, bold: bool = False) -> float:
 @lru_cache(maxsize=8192)
 def fit(text: str, room: float, size: float = 13, bold: bool = False, least: int = 3) -> str:
     """The text, cut with an ellipsis so that it fits; "" where fewer than `least` letters would be left."""
-    if text_width(text, size, bold) <= room:
+    if len(text) <= 120 and text_width(text, size, bold) <= room:
         return text
-    cuts = (text[:length] + "…" for length in range(len(text) - 1, least - 1, -1))
+    # Nothing longer fits anywhere, and to measure thousands of letters takes seconds.
+    cuts = (text[:length] + "…" for length in range(min(len(text) - 1, 120), least - 1, -1))
     return next((cut for cut in cuts if text_width(cut, size, bold) <= room), "")
 
 

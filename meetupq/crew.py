@@ -106,6 +106,9 @@ class Crew:
         job = job or Job()
         if job.role not in ("queue", "leases"):
             raise UnknownWorker(f"no worker has the role {job.role!r}: choose 'queue' or 'leases'")
+        if job.priority not in subjects.PRIORITIES:
+            known = " or ".join(map(repr, subjects.PRIORITIES))
+            raise UnknownWorker(f"no worker takes jobs of the priority {job.priority!r}: choose {known}")
         if self.is_at_work(name):
             raise WorkerBusy(f"{name} is at work already: stop or kill it first, or choose another name")
         self._starting[name] = job  # a second click comes while the first one still connects
@@ -191,6 +194,8 @@ class Crew:
         Raises:
             UnknownWorker: no such name.
         """
+        if name in self._starting:
+            raise WorkerBusy(f"{name} is just starting: try again in a moment")
         member = self._member(name)
         if not member.at_work:
             return f"{name} is dead already; nothing was changed"
@@ -204,6 +209,8 @@ class Crew:
 
     async def kill_all(self, role: Role | None = None) -> str:
         """Kill everybody who is at work (in a role)."""
+        if role not in (None, "queue", "leases"):
+            raise UnknownWorker(f"no worker has the role {role!r}: choose 'queue' or 'leases', or leave it out for all")
         victims = [name for name in self.at_work if self.is_at_work(name, role)]
         for name in victims:
             await self.kill(name)

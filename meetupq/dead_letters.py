@@ -26,6 +26,7 @@ from nats.js.api import RawStreamMsg, RetentionPolicy, StorageType, StreamConfig
 
 from meetupq import subjects
 from meetupq.broker import asking
+from meetupq.buckets import content_of
 from meetupq.errors import BrokerUnreachable, LetterUnknown, QueueError
 from meetupq.tasks import together
 from meetupq.work_queue import WorkQueue
@@ -117,8 +118,10 @@ class DeadLetters:
     async def _listen(self) -> None:
         advisories = await self.queue.client.subscribe(f"{subjects.MAX_DELIVERIES}.{subjects.JOBS}.*")
         async for message in advisories.messages:
-            advisory = json.loads(message.data)
-            sequence, deliveries = advisory["stream_seq"], advisory["deliveries"]
+            advisory = content_of(message.data)
+            sequence, deliveries = advisory.get("stream_seq"), advisory.get("deliveries")
+            if not isinstance(sequence, int) or not isinstance(deliveries, int):
+                continue  # anybody may publish here; this was not the broker
             self.history.append(
                 "exhausted",
                 self._job_at(sequence),
@@ -304,12 +307,14 @@ class DeadLetters:
         """All dead letters, oldest first."""
         letters: list[DeadLetter] = []
         with asking("read the dead letters", QueueError):
+            after = 1
             while True:
-                after = letters[-1].number + 1 if letters else 1
                 message = await self._read(subjects.DEAD, seq=after, subject="dead.>", next=True)
                 if message is None:
                     return letters
-                letters.append(_letter(message))
+                after = message.seq + 1
+                if letter := _letter(message):
+                    letters.append(letter)
 
     async def redrive(self, number: int) -> str:
         """Put one dead letter back into the queue, as a new message with its attempts starting at 1 again.
@@ -324,12 +329,13 @@ class DeadLetters:
             LetterUnknown: there is no letter of this number (any more).
         """
         with asking(f"read the dead letter {number}", QueueError):
-            message = await self._read(subjects.DEAD, seq=number) if number > 0 else None
-        if message is None:
+            known = isinstance(number, int) and not isinstance(number, bool) and 0 < number < 2**63
+            message = await self._read(subjects.DEAD, seq=number) if known else None
+        letter = _letter(message) if message else None
+        if letter is None:
             raise LetterUnknown(
                 f"there is no dead letter {number}: it was redriven or removed already; list letters() again"
             )
-        letter = _letter(message)
         _, priority, kind = letter.subject.split(".")
         sent = self.history.now()
         await self.queue.publish(
@@ -354,14 +360,18 @@ def _reason(deliveries: int) -> str:
     return f"not acked in {deliveries} deliveries"
 
 
-def _letter(message: RawStreamMsg) -> DeadLetter:
+def _letter(message: RawStreamMsg) -> DeadLetter | None:
+    """The letter in a message; None if somebody else has put something else there."""
+    subject = message.subject.split(".")
+    if len(subject) != 5 or subject[2] != subjects.JOBS:
+        return None
     headers = dict(message.headers or {})
     kept = {name: value for name, value in headers.items() if not name.startswith(("Meetupq-", "Nats-"))}
     deliveries = headers.get(subjects.DELIVERIES, "0")
     return DeadLetter(
         number=message.seq,
-        job=headers.get(subjects.JOB, ""),
-        subject=message.subject.split(".", 2)[2],
+        job=headers.get(subjects.JOB, "") or f"letter-{message.seq}",
+        subject=".".join(subject[2:]),
         payload=message.data or b"",
         headers=kept,
         reason=headers.get(subjects.REASON, ""),

@@ -16,6 +16,10 @@ class NameInvalid(MeetupqError, ValueError):
     """A name may have letters, digits, '-' and '_' only, at most 40 of them."""
 
 
+class SizeInvalid(MeetupqError, ValueError):
+    """A picture of this size can't be drawn."""
+
+
 # --- history ---------------------------------------------------------------------------------------
 
 

@@ -193,11 +193,13 @@ class History:
         """
         if isinstance(kind, str) and kind not in KINDS:
             raise ValueError(f"unknown event kind {kind!r}: use one of {', '.join(sorted(KINDS))}")
+        if count < 1:
+            raise ValueError(f"count is {count!r}, but one waits for 1 event or more")
         wanted = _matcher(kind, job, worker)
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()
         # Subscribed before the first look, so that nothing can slip through between the two.
-        unsubscribe = self.subscribe(lambda event: _wake(loop, arrived) if wanted(event) else None)
+        unsubscribe = self.subscribe(lambda event: _wake(loop, arrived) if _may_be(wanted, event) else None)
         try:
             async with asyncio.timeout(within):
                 while True:
@@ -266,6 +268,14 @@ def _matcher(kind: Condition, job: str | None, worker: str | None) -> Callable[[
         return right_kind and (job is None or event.job == job) and (worker is None or event.worker == worker)
 
     return wanted
+
+
+def _may_be(wanted: Callable[[Event], bool], event: Event) -> bool:
+    """Whether it is worth a look. A condition that raises must do so where it is awaited, not in whoever appends."""
+    try:
+        return wanted(event)
+    except Exception:  # noqa: BLE001 - it is somebody else's function
+        return True
 
 
 def _wake(loop: asyncio.AbstractEventLoop, arrived: asyncio.Event) -> None:

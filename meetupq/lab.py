@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -17,7 +18,7 @@ from nats.aio.client import Client
 
 from meetupq.crew import Role
 from meetupq.dead_letters import DeadLetter
-from meetupq.errors import BackgroundFailure, LabClosed, MeetupqError
+from meetupq.errors import BackgroundFailure, LabClosed, LeaseError, MeetupqError, NameInvalid
 from meetupq.history import Condition, Event, History
 from meetupq.panels import Controls, LeasePanel, Panel, QueuePanel
 from meetupq.roster import Claim
@@ -28,6 +29,7 @@ T = TypeVar("T")
 P = TypeVar("P", bound=Panel)
 CALL_LIMIT = 15.0
 _open_labs: dict[str, Lab] = {}
+_one_at_a_time = threading.RLock()
 
 
 class Lab:
@@ -46,6 +48,12 @@ class Lab:
     """
 
     def __init__(self, timing: Timing | str | None = None, *, url: str | None = None, name: str = "lab") -> None:
+        if not isinstance(name, str):
+            raise NameInvalid(f"the lab's name is {name!r}, but it should be a text")
+        with _one_at_a_time:
+            self._open(timing, url, name)
+
+    def _open(self, timing: Timing | str | None, url: str | None, name: str) -> None:
         earlier = _open_labs.pop(name, None)
         self._replaced = earlier is not None
         if earlier:
@@ -113,6 +121,8 @@ class Lab:
                 raise
             future.cancel()
             raise MeetupqError(f"the lab did not answer within {CALL_LIMIT:g} s; is the broker up?") from None
+        except concurrent.futures.CancelledError:
+            raise LabClosed("the lab was closed while this call was under way") from None
         except KeyboardInterrupt:
             future.cancel()
             raise
@@ -140,7 +150,9 @@ class Lab:
         """
         if self._closed:
             return
-        method: Callable[..., Awaitable[Any]] = getattr(self._stage, action)
+        method: Callable[..., Awaitable[Any]] | None = getattr(self._stage, action, None)
+        if method is None or action.startswith("_"):
+            raise MeetupqError(f"the stage has no action {action!r}: press names one of its methods, such as 'kill'")
         what = " ".join([action, *map(str, args)])
         self._loop.call_soon_threadsafe(self._stage.attempt, lambda: method(*args, **options), what)
 
@@ -242,6 +254,17 @@ class Lab:
         """The roster: who owns what, since when, for how long still, and how we know."""
         return self._call(self._stage.claims)
 
+    def owner(self, item: str) -> str:
+        """Who holds the lease on a work item now.
+
+        Raises:
+            LeaseError: nobody does.
+        """
+        for claim in self.claims():
+            if claim.item == item and claim.state in ("held", "suspect"):
+                return claim.owner
+        raise LeaseError(f"nobody holds {item} at the moment: wait for the next claim, or put up work with add_work")
+
     # --- the crew ----------------------------------------------------------------------------------
 
     def launch(
@@ -285,6 +308,7 @@ class Lab:
 
     def _panel(self, kind: type[P], size: dict[str, Any]) -> P:
         self._check()
+        self._panels = [panel for panel in self._panels if not panel.ended]
         for panel in self._panels:
             if isinstance(panel, kind):
                 return panel

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 import ipywidgets as widgets
 
 from meetupq.canvas import JOB_STATE_COLOURS, JOB_STATE_MARKS, WORKER_MARKS, worker_colour
+from meetupq.errors import SizeInvalid
 from meetupq.figures import DeliveryPicture, LeasePicture
 from meetupq.history import History
 from meetupq.roster import Claim
@@ -63,6 +64,14 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
         pixel_ratio: float = 1.0,
         fps: float = 5.0,
     ) -> None:
+        for what, value, least, most in (
+            ("width", width, 320, 4000),
+            ("height", height, 160, 4000),
+            ("pixel_ratio", pixel_ratio, 0.5, 4),
+            ("fps", fps, 0.1, 60),
+        ):
+            if not isinstance(value, (int, float)) or not least <= value <= most:
+                raise SizeInvalid(f"{what} is {value!r}, but a panel takes {least} to {most}")
         self._history = history
         self._controls = controls
         self._timeline = Timeline()
@@ -199,6 +208,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
         """Draw again now-ish: something changed that is not in the history, such as a failure."""
         self._dirty.set()
 
+    @property
+    def ended(self) -> bool:
+        """Whether it is frozen or closed."""
+        return self._ended.is_set()
+
     def freeze(self) -> None:
         """Draw one last time, say so, and end the thread. The panel stays visible; its buttons are off."""
         self._unsubscribe()
@@ -209,7 +223,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
 
     def close(self) -> None:
         """End the thread and take the panel away. Twice does no harm."""
-        self.freeze()
+        if hasattr(self, "_thread"):  # else its making was refused, and nothing is there to end
+            self.freeze()
         super().close()
 
 

@@ -16,10 +16,11 @@ from typing import Any, Self
 
 from nats.aio.client import Client
 
+from meetupq import subjects
 from meetupq.broker import Broker, asking, sever
 from meetupq.crew import Crew, Job, Role
 from meetupq.dead_letters import DeadLetter, DeadLetters
-from meetupq.errors import LeaseError, MeetupqError
+from meetupq.errors import JobRefused, LeaseError, MeetupqError
 from meetupq.history import History
 from meetupq.leases import Leases
 from meetupq.roster import Claim, Roster
@@ -95,6 +96,7 @@ class Stage:
             raise
         self.background(self.dead_letters.run(lambda: self.sweeping), "the keeper of dead letters")
         self.background(self.roster.run(), "the roster")
+        self.background(self._watch_broker(), "the watch on the broker")
         self.background(Witness(self._client, self.timing, self.history).run(), "the witness")
 
     async def close(self) -> None:
@@ -104,6 +106,16 @@ class Stage:
         if self._client:
             await sever(self._client)  # a polite close can fail half-way if the broker is gone
         await self.broker.close()
+
+    async def _watch_broker(self) -> None:
+        """Write down that our server's process has ended, or is back, by whatever hand."""
+        up = True
+        while True:
+            if self.broker.running != up:
+                up = not up
+                kind, detail = ("broker_started", "it is back") if up else ("broker_killed", "its process has ended")
+                self.history.append(kind, source="inferred", detail=detail)
+            await asyncio.sleep(0.1)
 
     def background(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
         """Run something beside everything else; if it fails, that is kept in `failures`."""
@@ -146,9 +158,14 @@ class Stage:
         Returns:
             The names. A name that was published within two minutes is dropped by the broker as a duplicate.
         """
-        names = [*jobs]
+        names = [subjects.checked(job, "the job") for job in jobs]
+        if type(count) is not int or not 0 <= count <= 100_000:
+            raise JobRefused(f"count is {count!r}, but one publishes 1 to 100000 jobs")
+        if seconds is not None and not subjects.is_seconds(seconds):
+            raise JobRefused(f"a job can't take {seconds!r} s: give seconds from 0 to 86400, or None")
+        subjects.job_subject(priority, kind)
         numbered = count or (0 if jobs else 1)
-        names += [self._next_name(kind) for _ in range(numbered)]
+        names += self._next_names(kind, numbered)
         for name in names:
             payload = job_payload(seconds=seconds, poison=poison)
             await self.queue.publish(name, payload, kind=kind, priority=priority)
@@ -158,12 +175,14 @@ class Stage:
         """Publish a job that fails at every attempt."""
         return await self.publish(*jobs, kind="poison", seconds=seconds, poison=True)
 
-    def _next_name(self, kind: str, event: str = "published") -> str:
+    def _next_names(self, kind: str, count: int, event: str = "published") -> list[str]:
         taken = {known.job for known in self.history.where(event)}
-        while True:
+        names: list[str] = []
+        while len(names) < count:
             self._numbers[kind] += 1
             if (name := f"{kind}-{self._numbers[kind]}") not in taken:
-                return name
+                names.append(name)
+        return names
 
     async def sweep(self) -> int:
         """Look for dead jobs now. Returns how many were brought to the dead letters."""
@@ -195,7 +214,7 @@ class Stage:
         """
         seconds = 5 * self.timing.lease_ttl if seconds is None else seconds
         added = []
-        for item in items or (self._next_name("work", "added"),):
+        for item in [subjects.checked(item, "the work item") for item in items] or self._next_names("work", 1, "added"):
             if await self.items.add(item, seconds=seconds, steps=steps):
                 self.history.append("added", item, detail=f"{steps} steps, {seconds:g} s")
                 added.append(item)

@@ -7,6 +7,8 @@ from typing import Final
 
 from meetupq.errors import NameInvalid
 
+PRIORITIES: Final = ("high", "low")
+"""A consumer of its own for each."""
 JOBS: Final = "jobs"
 """The work queue's stream; its subjects are jobs.PRIORITY.TYPE."""
 DEAD: Final = "dead_letters"
@@ -36,13 +38,23 @@ SEQUENCE: Final = "Meetupq-Sequence"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
+def is_name(name: object) -> bool:
+    """Whether it is safe as part of a subject, a key and a header."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def is_seconds(value: object) -> bool:
+    """Whether it is a number of seconds that a person could mean: from 0 to a day."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 86400
+
+
 def checked(name: str, what: str) -> str:
     """`name`, once it is known to be safe as part of a subject, a key and a header.
 
     Raises:
         NameInvalid: names `what` and the offender.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not is_name(name):
         raise NameInvalid(f"{what} {name!r} may have letters, digits, '-' and '_' only, from 1 to 40 of them")
     return name
 

@@ -8,12 +8,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Final, NoReturn
 
 from nats.aio.client import Client
 
 from meetupq import subjects
+from meetupq.buckets import content_of
 from meetupq.history import History
 from meetupq.tasks import together
 from meetupq.timeline import Timeline
@@ -47,8 +47,10 @@ class Witness:
     async def _listen(self) -> None:
         metrics = await self._client.subscribe(f"{subjects.ACK_METRIC}.{subjects.JOBS}.*")
         async for message in metrics.messages:
-            metric = json.loads(message.data)
-            self._acks[metric["stream_seq"]] = (self._history.now(), metric["deliveries"])
+            metric = content_of(message.data)
+            sequence, deliveries = metric.get("stream_seq"), metric.get("deliveries")
+            if isinstance(sequence, int) and isinstance(deliveries, int):  # else this was not the broker
+                self._acks[sequence] = (self._history.now(), deliveries)
 
     def _look(self) -> None:
         news = self._history.since(self._timeline.seen)

@@ -63,10 +63,12 @@ class WorkItems:
     async def add(self, name: str, *, seconds: float, steps: int = 10) -> bool:
         """Put up an item of work that takes `seconds` in `steps` steps. False if there is one of this name already."""
         subjects.checked(name, "the work item")
-        if not (steps >= 1 and seconds > 0):
-            raise LeaseError(f"{name} takes {seconds!r} s in {steps!r} steps: give at least 1 step and more than 0 s")
+        if type(steps) is not int or not 1 <= steps <= 10_000 or not subjects.is_seconds(seconds) or seconds == 0:
+            raise LeaseError(
+                f"{name} can't take {seconds!r} s in {steps!r} steps: give 1 step or more, and seconds above 0"
+            )
         try:
-            await self._write(WorkItem(name, int(steps), 0, seconds / steps, revision=0))
+            await self._write(WorkItem(name, steps, 0, seconds / steps, revision=0))
         except LeaseLost:
             return False
         return True
@@ -76,7 +78,7 @@ class WorkItems:
         with asking("read the list of work", LeaseError):
             found = await entries(self._jetstream, subjects.WORK)
         items = [_item(name, entry) for name, entry in found.items()]
-        return [item for item in items if not item.finished]
+        return [item for item in items if item and not item.finished]
 
     async def get(self, name: str) -> WorkItem | None:
         """One item with its progress as it is now."""
@@ -104,6 +106,9 @@ class WorkItems:
         return replace(item, revision=revision)
 
 
-def _item(name: str, entry: RawStreamMsg) -> WorkItem:
+def _item(name: str, entry: RawStreamMsg) -> WorkItem | None:
+    """The item in an entry; None if somebody has written something else there."""
     value = content_of(entry.data)
-    return WorkItem(name, value.get("steps", 1), value.get("done", 0), value.get("step_seconds", 1.0), entry.seq)
+    steps, done, seconds = value.get("steps"), value.get("done"), value.get("step_seconds")
+    numbers = isinstance(steps, int) and isinstance(done, int) and isinstance(seconds, (int, float))
+    return WorkItem(name, steps, done, seconds, entry.seq) if numbers and subjects.is_name(name) else None  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ class WorkQueue:
         client: Client,
         timing: Timing,
         history: History | None = None,
-        priorities: Sequence[str] = ("high", "low"),
+        priorities: Sequence[str] = subjects.PRIORITIES,
     ) -> None:
         self.client = client
         self.timing = timing

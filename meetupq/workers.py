@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import nats.errors
 
+from meetupq.broker import asking
 from meetupq.buckets import entries, is_free
 from meetupq.errors import BrokerUnreachable, LeaseError, LeaseLost, MeetupqError, QueueError
 from meetupq.leases import Lease, Leases
@@ -169,7 +170,8 @@ class LeaseWorker:
     async def _lobby(self) -> bool:
         """Try for the free items, in random order so that not all run for the same. True if we got one."""
         self._something_ended.clear()  # before the look: what ends in the middle of it is looked at again
-        claims = await entries(self.leases.jetstream, LEASES)
+        with asking("look for work that nobody holds", LeaseError):
+            claims = await entries(self.leases.jetstream, LEASES)
         free = [i for i in await self.items.unfinished() if i.name not in claims or is_free(claims[i.name])]
         self._random.shuffle(free)
         for item in free:

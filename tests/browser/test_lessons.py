@@ -47,7 +47,7 @@ async def test_lesson_1_with_the_mouse(open_notebook: OpenNotebook, screenshots:
     await notebook.press(panel, "Kill", holder)
 
     await notebook.new_picture(panel, src)
-    done = await notebook.index('await lab.until("acked", job=job)', after=await notebook.index("lab.kill(holder)"))
+    done = await notebook.index('await lab.until("delivered", job=job, count=2)')
     await notebook.run(done)
     panel = await notebook.show("holder = ")
     await notebook.screenshot(notebook.page, screenshots / "01_work_queue-killed.png")

@@ -1,0 +1,207 @@
+"""What a slip, a learner's own code, or a broker that goes away must not break."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from meetupq import Lab
+from meetupq.broker import Broker
+from meetupq.canvas import fit
+from meetupq.crew import Job
+from meetupq.errors import (
+    BrokerUnreachable,
+    JobRefused,
+    LabClosed,
+    LeaseError,
+    MeetupqError,
+    NameInvalid,
+    SizeInvalid,
+    UnknownWorker,
+)
+from meetupq.history import Event, History
+from meetupq.panels import QueuePanel
+from meetupq.stage import Stage
+
+
+async def test_lease_workers_outlive_a_broker_that_is_away_for_longer_than_a_ttl() -> None:
+    async with Stage("ci") as stage:
+        await stage.add_work("import-eu", seconds=60)
+        await stage.launch("ada", "bo", role="leases")
+        await stage.history.until("claimed", job="import-eu")
+        await stage.broker.kill()
+        await stage.history.until("lost", job="import-eu", within=10)
+        await stage.history.until("broker_killed", within=5)
+        await asyncio.sleep(stage.timing.lease_ttl)  # the length of the outage is the subject
+        await stage.broker.start()
+        back = stage.history.now()
+        await stage.history.until(
+            lambda event: event.kind in ("claimed", "reclaimed", "renewed") and event.at > back, within=15
+        )
+        assert stage.crew.at_work == ["ada", "bo"]
+        assert stage.failures == []
+
+
+async def test_a_killed_server_is_written_down_and_so_is_its_return() -> None:
+    async with Stage("ci") as stage:
+        os.kill(stage.broker.pid, signal.SIGKILL)
+        await stage.history.until("broker_killed", within=5)
+        await stage.broker.start()
+        await stage.history.until("broker_started", count=2, within=5)
+
+
+@pytest.mark.parametrize("priority", ["", "a.b", "medium", None, 5])
+async def test_a_worker_for_a_priority_without_a_consumer_is_refused(priority: object) -> None:
+    async with Stage("ci") as stage:
+        with pytest.raises(UnknownWorker, match="priority"):
+            await stage.crew.launch("ada", Job(priority=priority))  # type: ignore[arg-type]
+        assert stage.crew.names == []
+
+
+async def test_a_condition_that_raises_does_so_where_it_is_awaited() -> None:
+    history = History()
+
+    def faulty(event: Event) -> bool:
+        raise ZeroDivisionError(event.kind)
+
+    waiting = asyncio.create_task(history.until(faulty, within=5))
+    await asyncio.sleep(0)
+    history.append("published", "resize-1")  # does not raise here
+    with pytest.raises(ZeroDivisionError, match="published"):
+        await waiting
+
+
+async def test_rubbish_on_the_brokers_own_subjects_stops_nobody() -> None:
+    async with Stage("ci") as stage:
+        client = await stage.broker.connect("learner")
+        jetstream = client.jetstream()
+        for subject in ("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.jobs.x", "$JS.EVENT.METRIC.CONSUMER.ACK.jobs.x"):
+            for data in (b"", b"{}", b"[1]", b'{"stream_seq": "x", "deliveries": 1}', b"[" * 100_000, b"\xff"):
+                await client.publish(subject, data)
+        leases, work = await jetstream.key_value("leases"), await jetstream.key_value("work")
+        for number, data in enumerate((b"", b"[" * 100_000, b'{"steps": "x"}', b'{"owner": 1}', b"\xff")):
+            await leases.put(f"rubbish-{number}", data)
+            await work.put(f"rubbish-{number}", data)
+            await work.put(f"a.b/c={number}", data)
+        for subject in ("dead.foo", "dead.1.foo", "dead.1.jobs.high"):
+            await jetstream.publish(subject, b"not a letter")
+        await stage.launch("ada")
+        await stage.launch("bo", role="leases")
+        await stage.poison("poison-1", seconds=0.05)
+        await stage.add_work("import-eu", seconds=0.5)
+        await stage.history.until("dead_lettered", job="poison-1")
+        await stage.history.until("finished", job="import-eu")
+        assert [letter.job for letter in await stage.letters()] == ["poison-1"]
+        assert await stage.redrive_all() == ["poison-1"]
+        assert stage.failures == []
+        await client.close()
+
+
+async def test_a_frozen_server_is_given_up_on_in_time() -> None:
+    async with Broker() as broker:
+        os.kill(broker.pid, signal.SIGSTOP)
+        with pytest.raises(BrokerUnreachable, match="can't connect"):
+            await asyncio.wait_for(broker.connect(), 10)
+
+
+async def test_a_temp_folder_with_any_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / 'ü 日本 "quoted" $HOME'
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    async with Broker() as broker:
+        assert (await broker.connect()).is_connected
+    assert not any(folder.iterdir())
+
+
+def test_one_name_opened_by_many_threads_leaves_one_lab() -> None:
+    before = threading.active_count()
+    labs: list[Lab] = []
+    threads = [threading.Thread(target=lambda: labs.append(Lab("ci", name="shared"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(not lab.closed for lab in labs) == 1
+    for lab in labs:
+        lab.close()
+    assert threading.active_count() == before
+
+
+def test_a_lab_without_a_proper_name_is_not_opened() -> None:
+    before = threading.active_count()
+    with pytest.raises(NameInvalid):
+        Lab("ci", name=[])  # type: ignore[arg-type]
+    assert threading.active_count() == before
+
+
+def test_a_call_under_way_while_the_lab_closes_says_that_it_is_closed() -> None:
+    lab = Lab("ci", name="closing")
+    outcome: list[BaseException] = []
+
+    def publish() -> None:
+        try:
+            lab.publish(count=50_000)
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    deadline = time.monotonic() + 5
+    while len(lab.history) < 50 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    lab.close()
+    thread.join()
+    assert [type(error) for error in outcome] == [LabClosed]
+
+
+def test_nonsense_arguments_get_a_sentence_and_change_nothing() -> None:
+    with Lab("ci", name="nonsense") as lab:
+        size = len(lab.history)
+        for refused, call in [
+            (NameInvalid, lambda: lab.publish("good-1", "bad.name", "good-2")),
+            (NameInvalid, lambda: lab.publish("x", kind="a.b")),
+            (JobRefused, lambda: lab.publish(count=-5)),
+            (JobRefused, lambda: lab.publish("x", seconds=float("nan"))),
+            (JobRefused, lambda: lab.publish("x", seconds="x")),  # type: ignore[arg-type]
+            (NameInvalid, lambda: lab.add_work("good", "a b", seconds=1)),
+            (LeaseError, lambda: lab.add_work("good", seconds=float("inf"))),
+            (LeaseError, lambda: lab.add_work("good", seconds=1, steps=0)),
+            (LeaseError, lambda: lab.add_work("good", seconds=1, steps=1.5)),  # type: ignore[arg-type]
+            (LeaseError, lambda: lab.owner("nothing")),
+            (LookupError, lambda: lab.redrive(True)),
+            (LookupError, lambda: lab.redrive(2**70)),
+            (LookupError, lambda: lab.redrive("x")),  # type: ignore[arg-type]
+            (UnknownWorker, lambda: lab.kill_all("quwue")),  # type: ignore[arg-type]
+            (MeetupqError, lambda: lab.press("nonsense")),
+            (MeetupqError, lambda: lab.press("_fail")),
+            (SizeInvalid, lambda: lab.queue_panel(fps=0)),
+            (SizeInvalid, lambda: lab.queue_panel(width=10**6)),
+            (SizeInvalid, lambda: lab.lease_panel(pixel_ratio=float("nan"))),
+        ]:
+            with pytest.raises(refused) as caught:
+                call()
+            assert isinstance(caught.value, MeetupqError)
+        assert len(lab.history) == size
+
+
+def test_a_panel_that_was_closed_is_made_anew() -> None:
+    with Lab("ci", name="anew") as lab:
+        first = lab.queue_panel()
+        first.close()
+        second = lab.queue_panel()
+        assert isinstance(second, QueuePanel)
+        assert second is not first
+        assert not second.ended
+
+
+def test_a_name_of_thousands_of_letters_is_cut_at_once() -> None:
+    """Measuring every possible cut of it would take minutes, and the panel would stand still."""
+    measured = fit("j" * 100_000, 80)
+    assert measured.endswith("…")
+    assert len(measured) < 40
