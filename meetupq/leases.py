@@ -108,10 +108,11 @@ class Leases:
         lease = Lease(self, key, owner)
         with asking(f"claim {key}", LeaseError):
             entry = None
-            if not await lease._write(last=0):  # compare-and-set: only if nobody has written this key
+            # Compare-and-set: only if nobody has written this key; or else, if only a note is left there (an owner's
+            # release, or the broker's marker of an expiry), only over that note. Notes age away too: then once more.
+            while not await lease._write(last=entry.seq if entry else 0):
                 entry = await last_entry(self.jetstream, subjects.LEASES, key)
-                # If only a note is left (an owner's release, or the broker's marker of an expiry), write over it.
-                if entry is None or not is_free(entry) or not await lease._write(last=entry.seq):
+                if entry is not None and not is_free(entry):
                     return None
         lease._claimed(expired=entry is not None and has_expired(entry))
         return lease
@@ -253,6 +254,6 @@ class Lease:
         """The nominal expiry, in seconds of the history's clock."""
         return self._leases.history.from_clock(self.valid_until + self._leases.timing.margin)
 
-    def _record(self, kind: str, *, until: float = 0.0, detail: str = "") -> None:
-        facts: dict[str, Any] = {"revision": self.token.revision, "until": until, "source": "worker", "detail": detail}
-        self._leases.history.append(kind, self.key, self.owner, **facts)
+    def _record(self, kind: str, **facts: Any) -> None:
+        token = self.token.revision
+        self._leases.history.append(kind, self.key, self.owner, revision=token, source="worker", **facts)
