@@ -255,5 +255,4 @@ class Lease:
         return self._leases.history.from_clock(self.valid_until + self._leases.timing.margin)
 
     def _record(self, kind: str, **facts: Any) -> None:
-        token = self.token.revision
-        self._leases.history.append(kind, self.key, self.owner, revision=token, source="worker", **facts)
+        self._leases.history.append(kind, self.key, self.owner, revision=self.token.revision, source="worker", **facts)

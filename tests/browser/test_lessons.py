@@ -76,15 +76,15 @@ async def test_lesson_4_with_the_mouse(open_notebook: OpenNotebook, screenshots:
     """The learner presses Kill on the owner's card, and its work is taken over when the TTL has run out."""
     notebook = await open_notebook("04_leases.ipynb")
     await notebook.ask(FOR_PEOPLE)
-    await notebook.run_from("lab = meetupq.Lab()", "owner = next")
-    panel = await notebook.show("owner = next")
+    await notebook.run_from("lab = meetupq.Lab()", "owner = lab.owner")
+    panel = await notebook.show("owner = lab.owner")
     owner, src = await notebook.ask("owner"), await notebook.picture(panel)
 
     await notebook.press(panel, "Kill", owner)
 
     await notebook.new_picture(panel, src)
     await notebook.run("heir = ")
-    await notebook.show("owner = next")
+    await notebook.show("owner = lab.owner")
     await notebook.screenshot(notebook.page, screenshots / "04_leases-killed.png")
     assert (await notebook.run("checks.reclaimed_after_ttl")).startswith("HELD")
     assert (await notebook.run("checks.never_two_owners")).startswith("HELD")
