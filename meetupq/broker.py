@@ -299,9 +299,9 @@ class Broker:
         except ServerTooOld:
             raise
         except Exception as error:  # noqa: BLE001 - nats-py raises anything, down to ValueError, for a bad URL
-            why = type(error).__name__
+            why = "" if isinstance(error, BrokerUnreachable) else f" ({type(error).__name__})"
             raise BrokerUnreachable(
-                f"no NATS server with JetStream answers at {self.address} ({why}): check MEETUPQ_NATS_URL, "
+                f"no NATS server with JetStream answers at {self.address}{why}: check MEETUPQ_NATS_URL, "
                 "that the server runs with JetStream on, and its credentials"
             ) from None
 

@@ -90,7 +90,7 @@ class Crew:
         return [name for name, member in self._members.items() if member.at_work]
 
     def _member(self, name: str) -> _Member:
-        if name not in self._members:
+        if not isinstance(name, str) or name not in self._members:
             known = ", ".join(self._members) or "none is launched yet"
             raise UnknownWorker(f"no worker is called {name!r}; the workers are: {known}")
         return self._members[name]
@@ -150,6 +150,8 @@ class Crew:
 
     def is_at_work(self, name: str, role: Role | None = None) -> bool:
         """Whether a worker of this name (and role) is at work now, or about to be."""
+        if not isinstance(name, str):
+            return False
         if job := self._starting.get(name):
             return role in (None, job.role)
         member = self._members.get(name)
@@ -194,7 +196,7 @@ class Crew:
         Raises:
             UnknownWorker: no such name.
         """
-        if name in self._starting:
+        if isinstance(name, str) and name in self._starting:
             raise WorkerBusy(f"{name} is just starting: try again in a moment")
         member = self._member(name)
         if not member.at_work:

@@ -80,7 +80,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
         self._ended = threading.Event()
         self._fault = ""
         self._cards: dict[str, _Card] = {}
-        self._picture = self._make_picture(width=width, height=height, pixel_ratio=pixel_ratio)
+        self._picture: DeliveryPicture | LeasePicture | None = self._make_picture(
+            width=width, height=height, pixel_ratio=pixel_ratio
+        )
         self._header = widgets.HTML()
         self._crew = widgets.Box(layout=_layout(flex_flow="row wrap", flex="1 1 auto", grid_gap="8px"))
         self._image = widgets.Image(
@@ -139,6 +141,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
             self._frame_safely()
             self._ended.wait(self._pause)
         self._frame_safely()
+        self._picture = None  # its bitmaps are megabytes, and ipywidgets keeps every widget; the last image stays
 
     def _frame_safely(self) -> None:
         try:
@@ -167,10 +170,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
         _set(self._twin, f'<div class="meetupq-twin">{escape(self._describe(now))}</div>')
         failures = self._controls.failures() if self._controls else ()
         _set(self._red_line, _red([*failures, self._fault] if self._fault else failures))
-        self._picture.update(self._timeline, now)
-        png = self._picture.png()
-        if self._image.value != png:
-            self._image.value = png
+        if self._picture is not None:
+            self._picture.update(self._timeline, now)
+            png = self._picture.png()
+            if self._image.value != png:
+                self._image.value = png
 
     def _title_line(self, now: float) -> str:
         outages = self._timeline.outages

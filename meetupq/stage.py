@@ -235,7 +235,7 @@ class Stage:
             role: "queue" or "leases".
             options: priority, heartbeats, fixed; see `crew.Job`.
         """
-        for name in names:
+        for name in [subjects.checked(name, "the worker") for name in names]:
             if not self.crew.is_at_work(name, role):
                 await self.crew.launch(name, Job(role, **options))
 

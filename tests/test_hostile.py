@@ -178,6 +178,8 @@ def test_nonsense_arguments_get_a_sentence_and_change_nothing() -> None:
             (LookupError, lambda: lab.redrive(2**70)),
             (LookupError, lambda: lab.redrive("x")),  # type: ignore[arg-type]
             (UnknownWorker, lambda: lab.kill_all("quwue")),  # type: ignore[arg-type]
+            (UnknownWorker, lambda: lab.kill(["ada"])),  # type: ignore[arg-type]
+            (NameInvalid, lambda: lab.launch("ada", ["bo"])),  # type: ignore[arg-type]
             (MeetupqError, lambda: lab.press("nonsense")),
             (MeetupqError, lambda: lab.press("_fail")),
             (SizeInvalid, lambda: lab.queue_panel(fps=0)),
