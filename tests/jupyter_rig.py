@@ -40,6 +40,13 @@ def wait_until(fact: Callable[[], Any], what: str, within: float) -> float:
 # --- what a lab leaves behind ----------------------------------------------------------------------
 
 
+def command_of(process: psutil.Process) -> str:
+    """The command line of a process; "" if it ends while one looks."""
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
 @dataclass(frozen=True)
 class Footprint:
     """All that a lab opened under a TMPDIR of its own may leave in the system: processes, folders, listening ports.
@@ -60,7 +67,7 @@ class Footprint:
 
     def servers(self) -> list[psutil.Process]:
         """The nats-servers among them."""
-        return [process for process in self.processes() if "guard.py" not in " ".join(process.cmdline())]
+        return [process for process in self.processes() if "guard.py" not in command_of(process)]
 
     def folders(self) -> list[Path]:
         return sorted(self.tmp.glob("meetupq-*"))
@@ -78,7 +85,7 @@ class Footprint:
 
     def check_open(self, brokers: int = 1) -> list[int]:
         """Make sure that there is something that can disappear; returns the listening ports."""
-        seen = f"processes {[p.cmdline() for p in self.processes()]}, folders {self.folders()}, ports {self.ports()}"
+        seen = f"processes {[command_of(p) for p in self.processes()]}, folders {self.folders()}, ports {self.ports()}"
         assert len(self.processes()) == 2 * brokers, f"a guard and a server for each of {brokers} lab(s); {seen}"
         assert len(self.folders()) == len(self.ports()) == brokers, seen
         assert all(answers(port) for port in self.ports())
@@ -88,7 +95,7 @@ class Footprint:
         """Wait until nothing is left; returns how long that took."""
         began = time.monotonic()
         while not (self.is_empty() and not any(map(answers, ports))):
-            left = f"processes {[p.cmdline() for p in self.processes()]}, folders {self.folders()}"
+            left = f"processes {[command_of(p) for p in self.processes()]}, folders {self.folders()}"
             assert time.monotonic() < began + within, f"{within:g} s later there is still left: {left}, ports {ports}"
             time.sleep(0.02)
         return time.monotonic() - began

@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
+from jupyter_rig import command_of
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
@@ -185,7 +186,7 @@ def test_the_installed_lab_opens_a_copy_of_the_lessons_and_ends_with_all_that_it
         started = urllib.request.Request(f"http://127.0.0.1:{port}/api/kernels", data=b"{}", method="POST")
         urllib.request.urlopen(started, timeout=20).close()
         family = psutil.Process(lab.pid).children(recursive=True)
-        kernels = [process for process in family if "ipykernel_launcher" in " ".join(process.cmdline())]
+        kernels = [process for process in family if "ipykernel_launcher" in command_of(process)]
         assert kernels
         assert kernels[0].environ()["MEETUPQ_TIMING"] == "ci"
         until(lambda: kernels[0].net_connections(), lab)  # it is up, and not in the middle of its imports
