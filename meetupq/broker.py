@@ -138,7 +138,6 @@ class Broker:
         self._changing = threading.Lock()  # held by whoever starts or ends the guard
         self._exited = threading.Event()
         self._exited.set()
-        self._clients: list[Client] = []
         self.port = 0
         self.pid = 0
         self.version = ""

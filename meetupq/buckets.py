@@ -38,6 +38,16 @@ def content_of(data: bytes | None) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def delivery_of(data: bytes) -> tuple[int, int] | None:
+    """Which job's sequence and which delivery an advisory or a metric is about; None if the broker hasn't written it.
+
+    Anybody may publish on the broker's own subjects.
+    """
+    content = content_of(data)
+    sequence, deliveries = content.get("stream_seq"), content.get("deliveries")
+    return (sequence, deliveries) if isinstance(sequence, int) and isinstance(deliveries, int) else None
+
+
 def is_free(entry: RawStreamMsg) -> bool:
     """Whether this last message of a key says that nobody owns it: an expiry marker, or a tombstone of a release."""
     headers = entry.headers or {}

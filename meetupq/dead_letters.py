@@ -26,7 +26,7 @@ from nats.js.api import RawStreamMsg, RetentionPolicy, StorageType, StreamConfig
 
 from meetupq import subjects
 from meetupq.broker import asking
-from meetupq.buckets import content_of
+from meetupq.buckets import delivery_of
 from meetupq.errors import BrokerUnreachable, LetterUnknown, QueueError
 from meetupq.tasks import together
 from meetupq.work_queue import WorkQueue
@@ -118,10 +118,9 @@ class DeadLetters:
     async def _listen(self) -> None:
         advisories = await self.queue.client.subscribe(f"{subjects.MAX_DELIVERIES}.{subjects.JOBS}.*")
         async for message in advisories.messages:
-            advisory = content_of(message.data)
-            sequence, deliveries = advisory.get("stream_seq"), advisory.get("deliveries")
-            if not isinstance(sequence, int) or not isinstance(deliveries, int):
-                continue  # anybody may publish here; this was not the broker
+            if (delivery := delivery_of(message.data)) is None:
+                continue
+            sequence, deliveries = delivery
             self.history.append(
                 "exhausted",
                 self._job_at(sequence),
@@ -235,7 +234,7 @@ class DeadLetters:
             )
             mine = not receipt.duplicate
         except nats.js.errors.BadRequestError as error:
-            if error.err_code not in (10071, 10164):  # "wrong last sequence": there is a letter already
+            if error.err_code not in subjects.WRONG_LAST_SEQUENCE:  # else there is a letter already
                 raise
             mine = False
         if mine:
@@ -288,20 +287,12 @@ class DeadLetters:
             self.history.append("late_success", job, revision=sequence, source="inferred", detail=detail)
 
     def _job_at(self, sequence: int) -> str:
-        return next(
-            (
-                e.job
-                for e in reversed(self.history.snapshot())
-                if e.revision == sequence and e.kind in ("published", "delivered")
-            ),
-            f"job-{sequence}",
-        )
+        event = self.history.last(lambda e: e.revision == sequence and e.kind in ("published", "delivered"))
+        return event.job if event else f"job-{sequence}"
 
     def _last_worker(self, job: str) -> str:
-        return next(
-            (e.worker for e in reversed(self.history.snapshot()) if e.kind == "delivered" and e.job == job),
-            "",
-        )
+        event = self.history.last("delivered", job)
+        return event.worker if event else ""
 
     async def letters(self) -> list[DeadLetter]:
         """All dead letters, oldest first."""

@@ -126,8 +126,7 @@ class History:
         Raises:
             ValueError: an unknown kind or source. Both lists are closed so that a typo can't hide a fact.
         """
-        if kind not in KINDS:
-            raise ValueError(f"unknown event kind {kind!r}: use one of {', '.join(sorted(KINDS))}")
+        _check_kind(kind)
         if source not in SOURCES:
             raise ValueError(f"unknown event source {source!r}: use one of {', '.join(sorted(SOURCES))}")
         with self._lock:
@@ -152,6 +151,12 @@ class History:
         """The events of a kind (or that satisfy a function), of a job and of a worker where these are given."""
         wanted = _matcher(kind, job, worker)
         return [event for event in self.snapshot() if wanted(event)]
+
+    def last(self, kind: Condition, job: str | None = None, worker: str | None = None) -> Event | None:
+        """The newest of the events that `where` would find; found from the end, without a copy of the history."""
+        wanted = _matcher(kind, job, worker)
+        newest_first = (self._events[index] for index in range(len(self._events) - 1, -1, -1))
+        return next((event for event in newest_first if wanted(event)), None)
 
     def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Call `listener` for every later event, in the thread that appends it: it must be quick and never raise.
@@ -191,8 +196,8 @@ class History:
         Raises:
             NotSeen: the limit passed; the message lists what was seen so far.
         """
-        if isinstance(kind, str) and kind not in KINDS:
-            raise ValueError(f"unknown event kind {kind!r}: use one of {', '.join(sorted(KINDS))}")
+        if isinstance(kind, str):
+            _check_kind(kind)
         if count < 1:
             raise ValueError(f"count is {count!r}, but one waits for 1 event or more")
         wanted = _matcher(kind, job, worker)
@@ -260,6 +265,11 @@ class History:
         history.meta = header["meta"]
         history._events = events
         return history
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise ValueError(f"unknown event kind {kind!r}: use one of {', '.join(sorted(KINDS))}")
 
 
 def _matcher(kind: Condition, job: str | None, worker: str | None) -> Callable[[Event], bool]:

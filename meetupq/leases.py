@@ -37,7 +37,6 @@ from meetupq.tasks import drop
 from meetupq.timing import Timing
 
 T = TypeVar("T")
-WRONG_LAST_SEQUENCE = (10071, 10164)  # one server, three servers
 
 
 class Token(NamedTuple):
@@ -237,7 +236,7 @@ class Lease:
         try:
             return bool(await self._leases.keys.delete(self.key, last=last))
         except nats.js.errors.BadRequestError as error:
-            if error.err_code not in WRONG_LAST_SEQUENCE:
+            if error.err_code not in subjects.WRONG_LAST_SEQUENCE:
                 raise
             return False
 

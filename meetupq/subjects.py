@@ -25,6 +25,9 @@ ACK_METRIC: Final = "$JS.EVENT.METRIC.CONSUMER.ACK"
 PULL: Final = "$JS.API.CONSUMER.MSG.NEXT"
 """Where a pull request for a consumer goes."""
 
+WRONG_LAST_SEQUENCE: Final = (10071, 10164)
+"""The error codes of a compare-and-set that met another revision: of one server, of three."""
+
 MSG_ID: Final = "Nats-Msg-Id"
 EXPECTED_LAST: Final = "Nats-Expected-Last-Subject-Sequence"
 KV_OPERATION: Final = "KV-Operation"

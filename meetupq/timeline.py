@@ -111,7 +111,6 @@ class Ownership:
         cause: which of the three it was: "killed", "frozen" or "cut".
         end: when the ownership ended; None while the lease stands.
         how: "released", "finished", "lost" or "expired"; "superseded" where the next claim is all that is known.
-        ended_by: the event source that said so.
         reclaimed: whether this ownership took over from an owner whose lease had run out.
     """
 

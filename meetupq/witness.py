@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 from nats.aio.client import Client
 
 from meetupq import subjects
-from meetupq.buckets import content_of
+from meetupq.buckets import delivery_of
 from meetupq.history import History
 from meetupq.tasks import together
 from meetupq.timeline import Timeline
@@ -47,9 +47,8 @@ class Witness:
     async def _listen(self) -> None:
         metrics = await self._client.subscribe(f"{subjects.ACK_METRIC}.{subjects.JOBS}.*")
         async for message in metrics.messages:
-            metric = content_of(message.data)
-            sequence, deliveries = metric.get("stream_seq"), metric.get("deliveries")
-            if isinstance(sequence, int) and isinstance(deliveries, int):  # else this was not the broker
+            if delivery := delivery_of(message.data):
+                sequence, deliveries = delivery
                 self._acks[sequence] = (self._history.now(), deliveries)
 
     def _look(self) -> None:
