@@ -18,7 +18,7 @@ from nats.aio.client import Client
 
 from meetupq.crew import Role
 from meetupq.dead_letters import DeadLetter
-from meetupq.errors import BackgroundFailure, LabClosed, LeaseError, MeetupqError, NameInvalid
+from meetupq.errors import BackgroundFailure, BrokerUnreachable, LabClosed, LeaseError, MeetupqError, NameInvalid
 from meetupq.history import Condition, Event, History
 from meetupq.panels import Controls, LeasePanel, Panel, QueuePanel
 from meetupq.roster import Claim
@@ -121,7 +121,10 @@ class Lab:
                 raise
             future.cancel()
             raise MeetupqError(f"the lab did not answer within {CALL_LIMIT:g} s; is the broker up?") from None
-        except concurrent.futures.CancelledError:
+        except (concurrent.futures.CancelledError, BrokerUnreachable) as error:
+            # Closing cuts connections and cancels what is left; which of the two a call meets first is chance.
+            if isinstance(error, BrokerUnreachable) and not self._closed:
+                raise
             raise LabClosed("the lab was closed while this call was under way") from None
         except KeyboardInterrupt:
             future.cancel()
