@@ -44,10 +44,10 @@ WORKER_MARKS: Final[dict[WorkerState, str]] = {
 }  # fmt: skip
 JOB_STATE_COLOURS: Final[dict[JobState, str]] = {
     "waiting": "#57606A", "in flight": "#0072B2", "retrying": "#8A5A00", "stuck": "#5B3E8C", "dead": "#9B1C3A",
-    "done": "#1A7F37",
+    "terminated": "#24292F", "done": "#1A7F37",
 }  # fmt: skip
 JOB_STATE_MARKS: Final[dict[JobState, str]] = {
-    "waiting": "○", "in flight": "▶", "retrying": "↺", "stuck": "⊠", "dead": "◆", "done": "✓",
+    "waiting": "○", "in flight": "▶", "retrying": "↺", "stuck": "⊠", "dead": "◆", "terminated": "■", "done": "✓",
 }  # fmt: skip
 
 WHITE, INK, MUTED, FAINT, GRID = "#FFFFFF", "#1F2328", "#57606A", "#C9D1D9", "#E7EAEE"

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from nats.aio.client import Client
 
 from meetupq import subjects
 from meetupq.broker import Broker, sever
-from meetupq.errors import MeetupqError, UnknownWorker, WorkerBusy
+from meetupq.errors import JobRefused, MeetupqError, UnknownWorker, WorkerBusy
 from meetupq.history import History
 from meetupq.leases import Leases
 from meetupq.tasks import drop
@@ -36,13 +36,20 @@ class Job:
         role: "queue" or "leases".
         priority: of the jobs that a worker of the queue takes.
         heartbeats: whether it says "in progress" while it works.
-        fixed: whether its code has the bug mended that poison jobs trip over.
+        fixed: whether its code has the bug mended that jobs trip over which were published to fail.
+        prefetch: how many jobs it pulls at once, 1 to 100.
     """
 
     role: Role = "queue"
     priority: str = "high"
     heartbeats: bool = True
     fixed: bool = False
+    prefetch: int = 1
+
+    def __str__(self) -> str:
+        if self.role == "leases":
+            return "leases"
+        return f"queue {self.priority}, heartbeats {'on' if self.heartbeats else 'off'}, prefetch {self.prefetch}"
 
 
 Report = Callable[[str, BaseException], None]
@@ -109,6 +116,7 @@ class Crew:
         if job.priority not in subjects.PRIORITIES:
             known = " or ".join(map(repr, subjects.PRIORITIES))
             raise UnknownWorker(f"no worker takes jobs of the priority {job.priority!r}: choose {known}")
+        _checked_prefetch(job.prefetch)
         if self.is_at_work(name):
             raise WorkerBusy(f"{name} is at work already: stop or kill it first, or choose another name")
         self._starting[name] = job  # a second click comes while the first one still connects
@@ -125,10 +133,9 @@ class Crew:
         try:
             if job.role == "queue":
                 queue = WorkQueue(member.client, self.timing, self.history)
-                handler = do_job(self.timing.work, fixed=job.fixed)
-                member.worker = QueueWorker(
-                    name, queue, priority=job.priority, handler=handler, heartbeats=job.heartbeats
-                )
+                handler = do_job(self.timing.of(job.priority).work, fixed=job.fixed)
+                settings: dict[str, Any] = {"heartbeats": job.heartbeats, "prefetch": job.prefetch}
+                member.worker = QueueWorker(name, queue, priority=job.priority, handler=handler, **settings)
             else:
                 leases, items = Leases(member.client, self.timing, self.history), WorkItems(member.client)
                 await leases.ensure()
@@ -138,7 +145,7 @@ class Crew:
             await sever(member.client)
             raise
         self._members[name] = member
-        self.history.append("started", worker=name, detail=f"queue {job.priority}" if job.role == "queue" else job.role)
+        self.history.append("started", worker=name, detail=str(job))
         member.task = asyncio.create_task(member.worker.run(), name=f"worker {name}")
         member.task.add_done_callback(lambda task: self._ended(member, task))
 
@@ -156,6 +163,33 @@ class Crew:
             return role in (None, job.role)
         member = self._members.get(name)
         return member is not None and member.at_work and role in (None, member.job.role)
+
+    def set_heartbeats(self, name: str, on: bool) -> str:
+        """Let a worker of the queue say "in progress", or not, from now on. Returns what is so now.
+
+        Raises:
+            UnknownWorker: no such name, or one that lobbies for leases.
+        """
+        return self._change(name, heartbeats=bool(on))
+
+    def set_prefetch(self, name: str, jobs: int) -> str:
+        """How many jobs a worker of the queue pulls at once from now on, 1 to 100. Returns what is so now.
+
+        Raises:
+            UnknownWorker: no such name, or one that lobbies for leases.
+            JobRefused: no number that a worker can pull.
+        """
+        return self._change(name, prefetch=_checked_prefetch(jobs))
+
+    def _change(self, name: str, **setting: bool | int) -> str:
+        member = self._member(name)
+        if not isinstance(member.worker, QueueWorker):
+            raise UnknownWorker(f"{name} lobbies for leases: heartbeats and prefetch are for workers of the queue")
+        member.job = replace(member.job, **setting)  # type: ignore[arg-type]
+        for what, value in setting.items():
+            setattr(member.worker, what, value)
+        self.history.append("tuned", worker=name, detail=str(member.job))
+        return f"{name} is at work as {member.job}" if member.at_work else f"{name} will be {member.job}"
 
     async def relaunch(self, name: str) -> str:
         """Start a worker that was stopped or killed again, as what it was.
@@ -225,3 +259,9 @@ class Crew:
                 await sever(member.client)
             if member.task:
                 await drop(member.task)
+
+
+def _checked_prefetch(jobs: int) -> int:
+    if type(jobs) is not int or not 1 <= jobs <= 100:
+        raise JobRefused(f"prefetch is {jobs!r}, but a worker pulls 1 to 100 jobs at once")
+    return jobs

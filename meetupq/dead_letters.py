@@ -15,21 +15,22 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Any, NoReturn
 
 import nats.errors
 import nats.js.errors
-from nats.js.api import RawStreamMsg, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import PubAck, RawStreamMsg, RetentionPolicy, StorageType, StreamConfig
 
 from meetupq import subjects
 from meetupq.broker import asking
 from meetupq.buckets import delivery_of
 from meetupq.errors import BrokerUnreachable, LetterUnknown, QueueError
 from meetupq.tasks import together
-from meetupq.work_queue import WorkQueue
+from meetupq.work_queue import Delivery, WorkQueue
 
 NO_MESSAGE = 10037  # server: JSNoMessageFoundErr
 GRACE = 10.0
@@ -47,6 +48,7 @@ class DeadLetter:
         deliveries: how many times it was tried.
         last_worker: who had it last; "" if unknown.
         at: when it was put here, by the broker's clock.
+        sequence: of the job in the queue, where it died.
     """
 
     number: int
@@ -58,11 +60,17 @@ class DeadLetter:
     deliveries: int
     last_worker: str
     at: datetime | None
+    sequence: int = 0
 
     @property
     def kind(self) -> str:
         """The type of the job: the last part of its subject."""
         return self.subject.rpartition(".")[2]
+
+    def matches(self, *, kind: str = "*", job: str = "*", worker: str = "*") -> bool:
+        """Whether type, name and last worker fit these patterns, in which `*` stands for anything."""
+        told = (self.kind, kind), (self.job, job), (self.last_worker, worker)
+        return all(fnmatchcase(value, pattern) for value, pattern in told)
 
 
 class DeadLetters:
@@ -70,16 +78,26 @@ class DeadLetters:
 
     Args:
         queue: whose dead jobs are kept; its connection is used too.
+        escalate: from which priority to which other one a dead job moves on, instead of becoming a letter, so as to be
+            tried again by a consumer with more patience: {"high": "low"}.
+
+    Attributes:
+        one_at_a_time: held while a job is moved, so that whoever holds it sees each job in one place only.
+        escalated, withdrawn: how many jobs were moved on; how many letters were taken back since their job was done
+            after all.
     """
 
-    def __init__(self, queue: WorkQueue) -> None:
+    def __init__(self, queue: WorkQueue, escalate: Mapping[str, str] | None = None) -> None:
         self.queue = queue
         self.history = queue.history
+        self.escalate = dict(escalate or {})
+        self.one_at_a_time = asyncio.Lock()
+        self.escalated = self.withdrawn = 0
         self._jetstream = queue.client.jetstream(timeout=2)
+        self._heard: dict[int, int] = {}
         self._buried: set[int] = set()
-        self._half_done: dict[int, str] = {}
+        self._half_done: dict[int, dict[str, Any]] = {}  # the original still there: what to tell when it is gone
         self._first_seen: dict[int, float] = {}
-        self._one_at_a_time = asyncio.Lock()
 
     async def ensure(self) -> None:
         """Create the stream of dead letters. Can be run again at any time.
@@ -97,25 +115,29 @@ class DeadLetters:
                 )
             )
 
-    async def run(self, sweeps: Callable[[], bool] = lambda: True) -> None:
+    async def run(self, sweeps: Callable[[], bool] = lambda: True, buries: Callable[[], bool] = lambda: True) -> None:
         """Keep dead letters until cancelled. A broker that goes away is waited for.
 
         Args:
             sweeps: asked before every sweep; a lesson says no to show what the advisory alone is worth.
+            buries: asked before anything is moved; a lesson says no to show a dead job as the broker leaves it. What is
+                heard meanwhile is remembered.
         """
-        await together(listen=self._listen(), sweep=self._sweep_again_and_again(sweeps))
+        await together(listen=self._listen(buries), sweep=self._sweep_again_and_again(sweeps, buries))
 
-    async def _sweep_again_and_again(self, sweeps: Callable[[], bool]) -> NoReturn:
+    async def _sweep_again_and_again(self, sweeps: Callable[[], bool], buries: Callable[[], bool]) -> NoReturn:
         while True:
             try:
-                if sweeps():
-                    await self.sweep()
+                if buries():
+                    await self._bury_heard()
+                    if sweeps():
+                        await self.sweep()
             except (BrokerUnreachable, QueueError):
                 # The broker is away or restarting. What is missed now, the next sweep finds.
                 pass
             await asyncio.sleep(self.queue.timing.sweep)
 
-    async def _listen(self) -> None:
+    async def _listen(self, buries: Callable[[], bool]) -> None:
         advisories = await self.queue.client.subscribe(f"{subjects.MAX_DELIVERIES}.{subjects.JOBS}.*")
         async for message in advisories.messages:
             if (delivery := delivery_of(message.data)) is None:
@@ -129,10 +151,17 @@ class DeadLetters:
                 source="broker",
                 detail="MAX_DELIVERIES advisory",
             )
+            self._heard[sequence] = deliveries
             try:
-                await self.bury(sequence, deliveries)
+                if buries():
+                    await self._bury_heard()
             except (BrokerUnreachable, QueueError):
-                continue  # the sweep tries again
+                continue  # it is tried again before the next sweep
+
+    async def _bury_heard(self) -> None:
+        for sequence, deliveries in list(self._heard.items()):
+            await self.bury(sequence, deliveries)
+            self._heard.pop(sequence, None)
 
     async def sweep(self) -> int:
         """Find every dead job without any worker's help, and keep it. Returns how many were kept by this call.
@@ -142,11 +171,11 @@ class DeadLetters:
         """
         kept = 0
         for sequence in list(self._half_done):
-            kept += await self.bury(sequence, self.queue.timing.max_deliver)
-        for priority in self.queue.priorities:
+            kept += await self.bury(sequence)
+        for priority in subjects.PRIORITIES:
             await self._nudge(priority)
             async for sequence in self._given_up(priority):
-                kept += await self.bury(sequence, self.queue.timing.max_deliver)
+                kept += await self.bury(sequence)
         return kept
 
     async def _nudge(self, priority: str) -> None:
@@ -188,57 +217,62 @@ class DeadLetters:
                 if sequence <= floor:
                     yield sequence
 
-    async def bury(self, sequence: int, deliveries: int) -> bool:
+    async def bury(self, sequence: int, deliveries: int = 0) -> bool:
         """Copy a dead job, whole, into the dead letters, then remove the original. Safe to repeat, and to interrupt.
+
+        Where the queue escalates, the copy goes to the next priority instead.
 
         Args:
             sequence: of the job in its stream.
-            deliveries: how many times it was delivered.
+            deliveries: how many times it was delivered; 0: as often as its priority allows.
 
         Returns:
             Whether this call brought it there; False if it was there already, or if it was acked after all.
         """
-        async with self._one_at_a_time:
+        async with self.one_at_a_time:
             if sequence in self._buried:
                 return False
             with asking(f"keep the dead job {sequence}", QueueError):
                 message = await self._read(subjects.JOBS, seq=sequence)
                 if message is not None:
                     return await self._move(message, deliveries)
-                if sequence in self._half_done:
-                    # Our letter; the answer to our removal of the original was lost.
-                    self._kept(sequence, self._half_done[sequence], deliveries)
-                    return True
-                if not await self._read(subjects.DEAD, subject=subjects.dead_subject(sequence, ">")):
+                moved = self._half_done.get(sequence)  # our copy; the answer to our removal of the original was lost
+                if not moved and not await self._read(subjects.DEAD, subject=subjects.dead_subject(sequence, ">")):
                     self._late(sequence)
-                self._buried.add(sequence)
-                return False
+                self._settled(sequence, moved)
+                return moved is not None
 
     async def _move(self, message: RawStreamMsg, deliveries: int) -> bool:
-        sequence, headers = message.seq, dict(message.headers or {})
+        sequence, payload = message.seq, message.data or b""
+        _, priority, kind = message.subject.split(".")
+        headers = dict(message.headers or {})
         job = headers.get(subjects.JOB) or f"job-{sequence}"
-        letter = {
-            **headers,
-            subjects.MSG_ID: f"{subjects.JOBS}-{message.time:%Y%m%dT%H%M%S.%f}-{sequence}",
-            subjects.EXPECTED_LAST: "0",  # two keepers, or one that died half-way: only the first copy is stored
-            subjects.JOB: job,
-            subjects.REASON: _reason(deliveries),
-            subjects.DELIVERIES: str(deliveries),
-            subjects.LAST_WORKER: self._last_worker(job),
-            subjects.SEQUENCE: str(sequence),
+        deliveries = deliveries or self.queue.timing.of(priority).max_deliver
+        slower = self.escalate.get(priority)
+        started, sent = time.monotonic(), self.history.now()
+        receipt: PubAck | None
+        moved: dict[str, Any] = {
+            "job": job,
+            "worker": self._last_worker(job),
+            "attempt": deliveries,
+            "source": "broker",
         }
-        started = time.monotonic()
-        try:
-            receipt = await self._jetstream.publish(
-                subjects.dead_subject(sequence, message.subject), message.data or b"", headers=letter
-            )
-            mine = not receipt.duplicate
-        except nats.js.errors.BadRequestError as error:
-            if error.err_code not in subjects.WRONG_LAST_SEQUENCE:  # else there is a letter already
-                raise
-            mine = False
+        if slower:
+            goal = subjects.job_subject(slower, kind)
+            headers |= {subjects.JOB: job, subjects.MSG_ID: _identity(message.time, sequence)}
+            headers[subjects.ESCALATED] = f"{priority}, not acked in {deliveries} deliveries"
+            copy = receipt = await self._jetstream.publish(goal, payload, headers=headers)
+            # At `sent`: a fast worker can have it before this is written down.
+            moved |= {"kind": "escalated", "at": sent, "revision": copy.seq, "detail": goal}
+        else:
+            reason = f"not acked in {deliveries} deliveries"
+            reason += f", after those as {before}" if (before := headers.get(subjects.ESCALATED)) else ""
+            letter = self._letter_headers(job, headers, message.time, sequence, deliveries, reason)
+            receipt = await self._write(subjects.dead_subject(sequence, message.subject), payload, letter)
+            moved |= {"kind": "dead_lettered", "revision": sequence, "detail": reason}
+        mine = receipt is not None and not receipt.duplicate
         if mine:
-            self._half_done[sequence] = job
+            self._half_done[sequence] = moved
         elif sequence not in self._half_done:
             # Another keeper wrote the letter and is about to remove the original. Only if it seems to have died is
             # that up to us: else it could take our removal for a late ack, and withdraw the only copy.
@@ -249,28 +283,65 @@ class DeadLetters:
             await self._jetstream.delete_msg(subjects.JOBS, sequence)
         except nats.js.errors.APIError:
             # Gone in this very moment: acked by a worker that came late, so the job is done, not dead.
-            if mine and time.monotonic() - started < GRACE / 2:
-                await self._jetstream.delete_msg(subjects.DEAD, receipt.seq)
+            if receipt and mine and time.monotonic() - started < GRACE / 2:
+                await self._jetstream.delete_msg(receipt.stream, receipt.seq)
+                self.withdrawn += not slower
                 self._late(sequence)
-                self._half_done.pop(sequence, None)
-                self._buried.add(sequence)
+                self._settled(sequence)
                 return False
-        self._kept(sequence, job, deliveries)
+        self._settled(sequence, moved)
         return True
 
-    def _kept(self, sequence: int, job: str, deliveries: int) -> None:
+    async def keep(self, delivery: Delivery, reason: str) -> None:
+        """Copy a job that its worker gives up for good, before it terminates it: after that the payload is gone.
+
+        Safe to repeat: of a worker that dies in between, the next one's copy is refused, for there is one.
+        """
+        facts = delivery.stored, delivery.sequence, delivery.attempt
+        with asking(f"keep {delivery.job}", QueueError):
+            letter = self._letter_headers(delivery.job, delivery.headers, *facts, reason)
+            subject = subjects.dead_subject(delivery.sequence, delivery.subject)
+            if await self._write(subject, delivery.payload, {**letter, subjects.LAST_WORKER: delivery.worker}):
+                self.history.append(
+                    "dead_lettered",
+                    delivery.job,
+                    delivery.worker,
+                    attempt=delivery.attempt,
+                    revision=delivery.sequence,
+                    source="broker",
+                    detail=reason,
+                )
+
+    def _letter_headers(
+        self, job: str, headers: dict[str, str], stored: datetime, sequence: int, deliveries: int, reason: str
+    ) -> dict[str, str]:
+        return {
+            **headers,
+            subjects.MSG_ID: _identity(stored, sequence),
+            subjects.EXPECTED_LAST: "0",  # two keepers, or one that died half-way: only the first copy is stored
+            subjects.JOB: job,
+            subjects.REASON: " ".join(reason.split()),  # a header is one line
+            subjects.DELIVERIES: str(deliveries),
+            subjects.LAST_WORKER: self._last_worker(job),
+            subjects.SEQUENCE: str(sequence),
+        }
+
+    async def _write(self, subject: str, payload: bytes, headers: dict[str, str]) -> PubAck | None:
+        """Store a letter; None if there is one already."""
+        try:
+            return await self._jetstream.publish(subject, payload, headers=headers)
+        except nats.js.errors.BadRequestError as error:
+            if error.err_code not in subjects.WRONG_LAST_SEQUENCE:
+                raise
+            return None
+
+    def _settled(self, sequence: int, moved: dict[str, Any] | None = None) -> None:
         self._buried.add(sequence)
         self._half_done.pop(sequence, None)
         self._first_seen.pop(sequence, None)
-        self.history.append(
-            "dead_lettered",
-            job,
-            self._last_worker(job),
-            attempt=deliveries,
-            revision=sequence,
-            source="broker",
-            detail=_reason(deliveries),
-        )
+        if moved:
+            self.escalated += moved["kind"] == "escalated"
+            self.history.append(**moved)
 
     async def _read(self, stream: str, **which: Any) -> RawStreamMsg | None:
         """A message of a stream, None if it isn't there. A stream that isn't there is an error."""
@@ -294,8 +365,8 @@ class DeadLetters:
         event = self.history.last("delivered", job)
         return event.worker if event else ""
 
-    async def letters(self) -> list[DeadLetter]:
-        """All dead letters, oldest first."""
+    async def letters(self, **which: str) -> list[DeadLetter]:
+        """All dead letters, oldest first, or those that fit; see `DeadLetter.matches`."""
         letters: list[DeadLetter] = []
         with asking("read the dead letters", QueueError):
             after = 1
@@ -304,7 +375,7 @@ class DeadLetters:
                 if message is None:
                     return letters
                 after = message.seq + 1
-                if letter := _letter(message):
+                if (letter := _letter(message)) and letter.matches(**which):
                     letters.append(letter)
 
     async def redrive(self, number: int) -> str:
@@ -328,27 +399,29 @@ class DeadLetters:
                 f"there is no dead letter {number}: it was redriven or removed already; list letters() again"
             )
         _, priority, kind = letter.subject.split(".")
-        sent = self.history.now()
-        await self.queue.publish(
-            letter.job,
-            letter.payload,
-            kind=kind,
-            priority=priority,
-            headers=letter.headers,
-            message_id=f"{letter.job}.redrive-{number}-{letter.at:%Y%m%dT%H%M%S.%f}",
-        )
-        self.history.append("redriven", letter.job, at=sent, revision=number, detail="put back into the queue")
-        with asking(f"remove the dead letter {number}", QueueError):
-            await self._jetstream.delete_msg(subjects.DEAD, number)
+        async with self.one_at_a_time:
+            sent = self.history.now()
+            await self.queue.publish(
+                letter.job,
+                letter.payload,
+                kind=kind,
+                priority=priority,
+                headers=letter.headers,
+                message_id=f"{letter.job}.redrive-{number}-{letter.at:%Y%m%dT%H%M%S.%f}",
+            )
+            self.history.append("redriven", letter.job, at=sent, revision=number, detail="put back into the queue")
+            with asking(f"remove the dead letter {number}", QueueError):
+                await self._jetstream.delete_msg(subjects.DEAD, number)
         return letter.job
 
-    async def redrive_all(self) -> list[str]:
-        """Put every dead letter back. Returns the jobs' names, oldest letter first."""
-        return [await self.redrive(letter.number) for letter in await self.letters()]
+    async def redrive_all(self, **which: str) -> list[str]:
+        """Put every dead letter back, or those that fit; see `DeadLetter.matches`. Returns the jobs' names."""
+        return [await self.redrive(letter.number) for letter in await self.letters(**which)]
 
 
-def _reason(deliveries: int) -> str:
-    return f"not acked in {deliveries} deliveries"
+def _identity(stored: datetime | None, sequence: int) -> str:
+    """The Msg-Id of the copy of a dead job: the same whoever makes it, and however often."""
+    return f"{subjects.JOBS}-{stored:%Y%m%dT%H%M%S.%f}-{sequence}"
 
 
 def _letter(message: RawStreamMsg) -> DeadLetter | None:
@@ -369,4 +442,5 @@ def _letter(message: RawStreamMsg) -> DeadLetter | None:
         deliveries=int(deliveries) if deliveries.isdigit() else 0,
         last_worker=headers.get(subjects.LAST_WORKER, ""),
         at=message.time,
+        sequence=int(subject[1]) if subject[1].isdigit() else 0,
     )

@@ -19,7 +19,9 @@ from matplotlib.figure import Figure
 from meetupq.canvas import BADGE, EDGE, INK, MARKS, MUTED, Picture, Row, Told, delays, fit, last_heard, plain, told
 from meetupq.timeline import Attempt, ItemLine, JobLine, JobState, Ownership
 
-_FOLDED_FIRST: Final[tuple[JobState, ...]] = ("done", "dead", "waiting", "retrying", "stuck", "in flight")
+_FOLDED_FIRST: Final[tuple[JobState, ...]] = (
+    "done", "terminated", "dead", "waiting", "retrying", "stuck", "in flight"
+)  # fmt: skip
 
 
 class DeliveryPicture(Picture):
@@ -39,7 +41,7 @@ class DeliveryPicture(Picture):
         queue = {name: place for place, name in enumerate(job.name for job in jobs if job.state == "waiting")}
 
         def rank(job: JobLine) -> tuple[float, float]:
-            if job.state in ("done", "dead") and last_heard(job) < self._start:
+            if job.state in ("done", "dead", "terminated") and last_heard(job) < self._start:
                 return -inf, 0
             if job.state == "waiting":
                 place = queue[job.name]
@@ -81,7 +83,7 @@ class DeliveryPicture(Picture):
             self._note(x, row.y, (f"{name} {what}", name), MARKS[kind][1], row.obstacles)
 
     def _draw_job(self, job: JobLine, row: Row) -> None:
-        for begin in (job.published, *job.redriven):
+        for begin in (job.published, *job.put_back):
             taken = next((a.start for a in job.attempts if a.start >= begin), None)
             if (taken is None and job.state == "waiting") or (taken and self._x(taken) - self._x(begin) > 18):
                 self._draw_wait(begin, self._now if taken is None else taken, "waiting", row.y)

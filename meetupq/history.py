@@ -17,13 +17,13 @@ from typing import Any, Final
 from meetupq.errors import NotSeen, RecordingBroken
 
 QUEUE_KINDS: Final = frozenset(
-    "published delivered progressed acked failed naked terminated timed_out exhausted dead_lettered redriven "
-    "late_success".split()
+    "published delivered begun progressed acked failed naked terminated timed_out exhausted escalated dead_lettered "
+    "redriven late_success duplicate".split()
 )
 LEASE_KINDS: Final = frozenset(
     "added lobbied claimed renewed released finished lost expired reclaimed fenced checkpointed".split()
 )
-WORKER_KINDS: Final = frozenset("started killed frozen thawed stopped cut restored".split())
+WORKER_KINDS: Final = frozenset("started tuned killed frozen thawed stopped cut restored".split())
 BROKER_KINDS: Final = frozenset("broker_started broker_stopped broker_killed".split())
 KINDS: Final = QUEUE_KINDS | LEASE_KINDS | WORKER_KINDS | BROKER_KINDS
 SOURCES: Final = frozenset({"broker", "worker", "lab", "inferred"})

@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from nats.aio.client import Client
@@ -23,7 +24,9 @@ from meetupq.history import Condition, Event, History
 from meetupq.panels import Controls, LeasePanel, Panel, QueuePanel
 from meetupq.roster import Claim
 from meetupq.stage import Failure, Stage
+from meetupq.summary import QueueSummary
 from meetupq.timing import Timing
+from meetupq.workers import Ending
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Panel)
@@ -41,27 +44,37 @@ class Lab:
     Args:
         timing: "talk", "class", "ci", a `Timing`, or None for MEETUPQ_TIMING or "class".
         url: of a NATS server that runs already (or MEETUPQ_NATS_URL); it is used, and never stopped or wiped.
+        store: a folder for jobs, dead letters and leases that outlives the lab; by default all is gone when it closes.
+        escalate: whether a dead job of the priority high is first tried again as one of the priority low.
         name: opening a lab closes the one of the same name that this kernel has open, so that a cell can be run twice.
 
     Raises:
         BrokerError and its kinds, TimingError: one sentence each; nothing is left behind.
     """
 
-    def __init__(self, timing: Timing | str | None = None, *, url: str | None = None, name: str = "lab") -> None:
+    def __init__(
+        self,
+        timing: Timing | str | None = None,
+        *,
+        url: str | None = None,
+        store: str | Path | None = None,
+        escalate: bool = False,
+        name: str = "lab",
+    ) -> None:
         if not isinstance(name, str):
             raise NameInvalid(f"the lab's name is {name!r}, but it should be a text")
         with _one_at_a_time:
-            self._open(timing, url, name)
+            self._open(name, timing, url=url, store=store, escalate=escalate)
 
-    def _open(self, timing: Timing | str | None, url: str | None, name: str) -> None:
+    def _open(self, name: str, timing: Timing | str | None, **how: Any) -> None:
         earlier = _open_labs.pop(name, None)
         self._replaced = earlier is not None
         if earlier:
             earlier._shut()
         self.name = name
-        self._stage = Stage(timing, url=url)
+        self._stage = Stage(timing, **how)
         self._panels: list[Panel] = []
-        self._stage.on_failure = self._refresh_panels
+        self._stage.on_news = self._refresh_panels
         self._raised = 0
         self._closed = False
         self._over = threading.Event()
@@ -210,16 +223,36 @@ class Lab:
         kind: str = "resize",
         priority: str = "high",
         seconds: float | None = None,
-        poison: bool = False,
+        ending: Ending = "ack",
+        after: float = 0.0,
     ) -> list[str]:
-        """Publish jobs by name, or `count` jobs named after their kind; see `Stage.publish`."""
-        return self._call(
-            self._stage.publish, *jobs, count=count, kind=kind, priority=priority, seconds=seconds, poison=poison
-        )
+        """Publish jobs by name, or `count` jobs named after their kind (resize-1, resize-2, ...); returns the names.
+
+        Args:
+            kind, priority: its subject is jobs.PRIORITY.KIND.
+            seconds: how long the work takes; None: as the timing says.
+            ending: what a worker does at the end of every attempt: "ack", fail in "silence", "nak", "reject" (copy to
+                the dead letters, then terminate) or "term" (without a copy).
+            after: the delay of a nak in seconds; only where the priority has no backoff.
+        """
+        job: dict[str, Any] = {"kind": kind, "priority": priority, "seconds": seconds, "ending": ending, "after": after}
+        return self._call(self._stage.publish, *jobs, count=count, **job)
 
     def poison(self, *jobs: str, seconds: float | None = None) -> list[str]:
-        """Publish a job that fails at every attempt."""
+        """Publish a job that fails in silence at every attempt."""
         return self._call(self._stage.poison, *jobs, seconds=seconds)
+
+    def slow(self, *jobs: str, seconds: float | None = None) -> list[str]:
+        """Publish a job that takes longer than the broker's patience, half as long again if no `seconds` are given."""
+        return self._call(self._stage.slow, *jobs, seconds=seconds)
+
+    def summary(self) -> QueueSummary:
+        """How many jobs are where, by the broker's own counts."""
+        return self._call(self._stage.summary)
+
+    def post_mortem(self, job: str) -> str:
+        """How a job died: its deliveries, and the time it took beside what the timing adds up to."""
+        return self._call(self._stage.post_mortem, job)
 
     def sweep(self) -> int:
         """Look for dead jobs now, without any worker's help. Returns how many were brought to the dead letters."""
@@ -235,17 +268,35 @@ class Lab:
         self._check()
         self._stage.sweeping = bool(wanted)
 
-    def letters(self) -> list[DeadLetter]:
-        """All dead letters, oldest first."""
-        return self._call(self._stage.letters)
+    @property
+    def burying(self) -> bool:
+        """Whether the keeper moves what it hears of and finds; False shows a dead job as the broker leaves it."""
+        return self._stage.burying
+
+    @burying.setter
+    def burying(self, wanted: bool) -> None:
+        self._check()
+        self._stage.burying = bool(wanted)
+
+    def letters(self, *, kind: str = "*", job: str = "*", worker: str = "*") -> list[DeadLetter]:
+        """All dead letters, oldest first, or those whose kind, job and last worker fit these patterns ("resize-*")."""
+        return self._call(self._stage.letters, kind=kind, job=job, worker=worker)
+
+    def letter(self, job: str) -> DeadLetter:
+        """The newest dead letter of a job.
+
+        Raises:
+            LetterUnknown: there is none.
+        """
+        return self._call(self._stage.letter, job)
 
     def redrive(self, number: int) -> str:
         """Put one dead letter back into the queue; returns the job's name."""
         return self._call(self._stage.redrive, number)
 
-    def redrive_all(self) -> list[str]:
-        """Put all dead letters back into the queue; returns the jobs' names."""
-        return self._call(self._stage.redrive_all)
+    def redrive_all(self, *, kind: str = "*", job: str = "*", worker: str = "*") -> list[str]:
+        """Put all dead letters back into the queue, or those that fit these patterns; returns the jobs' names."""
+        return self._call(self._stage.redrive_all, kind=kind, job=job, worker=worker)
 
     # --- the lease half ----------------------------------------------------------------------------
 
@@ -271,7 +322,13 @@ class Lab:
     # --- the crew ----------------------------------------------------------------------------------
 
     def launch(
-        self, *names: str, role: Role = "queue", priority: str = "high", heartbeats: bool = True, fixed: bool = False
+        self,
+        *names: str,
+        role: Role = "queue",
+        priority: str = "high",
+        heartbeats: bool = True,
+        fixed: bool = False,
+        prefetch: int = 1,
     ) -> None:
         """Start workers; those at work already are left alone.
 
@@ -279,9 +336,23 @@ class Lab:
             role: "queue" (takes jobs) or "leases" (lobbies for long work).
             priority: of the jobs that it takes.
             heartbeats: whether it tells the broker that it is still at it.
-            fixed: whether its code has the bug mended that poison jobs trip over.
+            fixed: whether its code has the bug mended, so that every job succeeds.
+            prefetch: how many jobs it pulls at once.
         """
-        self._call(self._stage.launch, *names, role=role, priority=priority, heartbeats=heartbeats, fixed=fixed)
+        job: dict[str, Any] = {"priority": priority, "heartbeats": heartbeats, "fixed": fixed, "prefetch": prefetch}
+        self._call(self._stage.launch, *names, role=role, **job)
+
+    def hire(self) -> str:
+        """Start one more worker of the queue, the next name of ada, bo, cy, ..."""
+        return self._call(self._stage.hire)
+
+    def heartbeats(self, name: str, on: bool) -> str:
+        """Let a worker say "in progress" while it works, or not, from now on."""
+        return self._call(self._stage.heartbeats, name, on)
+
+    def prefetch(self, name: str, jobs: int) -> str:
+        """How many jobs a worker pulls at once, from now on."""
+        return self._call(self._stage.prefetch, name, jobs)
 
     def relaunch(self, name: str) -> str:
         """Start a worker again that was stopped or killed."""
@@ -320,6 +391,8 @@ class Lab:
             timing=self.timing,
             failures=lambda: [str(failure) for failure in self._stage.failures],
             claims=self._stage.roster.claims,
+            counted=lambda: self._stage.counted,
+            letters=lambda: self._stage.letters_seen,
         )
         panel = kind(self._stage.history, controls, **size)
         self._panels.append(panel)

@@ -18,10 +18,12 @@ from typing import Any, ClassVar, Final
 import ipywidgets as widgets
 
 from meetupq.canvas import JOB_STATE_COLOURS, JOB_STATE_MARKS, WORKER_MARKS, worker_colour
+from meetupq.dead_letters import DeadLetter
 from meetupq.errors import SizeInvalid
 from meetupq.figures import DeliveryPicture, LeasePicture
 from meetupq.history import History
 from meetupq.roster import Claim
+from meetupq.summary import QueueSummary
 from meetupq.timeline import Timeline, WorkerLine
 from meetupq.timing import Timing
 from meetupq.twins import describe_deliveries, describe_leases
@@ -38,12 +40,16 @@ class Controls:
         timing: shown in the header.
         failures: the background failures so far, as sentences.
         claims: the roster.
+        counted: the broker's own counts at the last look; None before it.
+        letters: the dead letters at the last look.
     """
 
     press: Callable[..., None]
     timing: Timing
     failures: Callable[[], Sequence[str]]
     claims: Callable[[], list[Claim]]
+    counted: Callable[[], QueueSummary | None] = lambda: None
+    letters: Callable[[], Sequence[DeadLetter]] = tuple
 
 
 class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints

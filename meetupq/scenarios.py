@@ -112,7 +112,7 @@ async def perform(stage: Stage, *, seconds: float, seed: int = 1) -> None:
 async def _publish(stage: Stage, flow: Traffic, seconds: float, seed: int, moment: Moment) -> None:
     for at, job, poison in flow.jobs(seconds, seed):
         await moment(at)
-        await stage.publish(job, kind=flow.kind, priority=flow.priority, poison=poison)
+        await stage.publish(job, kind=flow.kind, priority=flow.priority, ending="silence" if poison else "ack")
 
 
 async def _kill_workers(stage: Stage, seconds: float, seed: int, moment: Moment) -> None:

@@ -9,10 +9,12 @@ async with Stage() as stage:
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Final, Self
 
 from nats.aio.client import Client
 
@@ -20,16 +22,24 @@ from meetupq import subjects
 from meetupq.broker import Broker, asking, sever
 from meetupq.crew import Crew, Job, Role
 from meetupq.dead_letters import DeadLetter, DeadLetters
-from meetupq.errors import JobRefused, LeaseError, MeetupqError
+from meetupq.errors import BrokerUnreachable, JobRefused, LeaseError, LetterUnknown, MeetupqError, QueueError
 from meetupq.history import History
 from meetupq.leases import Leases
 from meetupq.roster import Claim, Roster
+from meetupq.summary import QueueSummary, summarise
 from meetupq.tasks import drop
+from meetupq.timeline import Timeline
 from meetupq.timing import Timing
+from meetupq.twins import post_mortem
 from meetupq.witness import Witness
 from meetupq.work_items import WorkItems
 from meetupq.work_queue import WorkQueue
-from meetupq.workers import job_payload
+from meetupq.workers import ENDINGS, Ending, job_payload
+
+TOGETHER: Final = 500
+"""So many jobs are on their way to the broker at once."""
+LOOK_EVERY: Final = 0.5
+"""Seconds between two looks at the broker's counts and at the dead letters, for whoever shows them."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +59,36 @@ class Stage:
     Args:
         timing: a `Timing`, the name of a preset, or None for MEETUPQ_TIMING or "class".
         url: of a server that runs already; it is used, and never stopped or wiped.
+        store: a folder for the broker's data that outlives the stage; by default a temporary one.
+        escalate: whether a dead job of the priority high is first tried again as one of the priority low.
         history: to go on with; a new one by default.
+
+    Attributes:
+        sweeping, burying: whether the keeper of dead letters sweeps by itself; whether it moves what it finds.
+        counted, letters_seen: the summary and the dead letters, as they were at the last look; None before it.
     """
 
     def __init__(
-        self, timing: Timing | str | None = None, *, url: str | None = None, history: History | None = None
+        self,
+        timing: Timing | str | None = None,
+        *,
+        url: str | None = None,
+        store: str | Path | None = None,
+        escalate: bool = False,
+        history: History | None = None,
     ) -> None:
         self.timing = Timing.chosen(timing)
         self.history = history if history is not None else History()
         self.history.meta.setdefault("timing", self.timing.name)
-        self.broker = Broker(url)
+        self.broker = Broker(url, store=store)
         self.crew = Crew(self.broker, self.timing, self.history, self._report)
         self.failures: list[Failure] = []
-        self.on_failure: Callable[[], None] = lambda: None
-        self.sweeping = True
+        self.on_news: Callable[[], None] = lambda: None
+        self.sweeping = self.burying = True
+        self.counted: QueueSummary | None = None
+        self.letters_seen: list[DeadLetter] = []
+        self._escalate = {"high": "low"} if escalate else {}
+        self._timeline = Timeline()
         self._numbers: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._client: Client | None = None
@@ -85,7 +111,7 @@ class Stage:
             self.history.append("broker_started", source="broker", detail=f"nats-server {self.broker.version}")
             self._client = await self.broker.connect("stage")
             self.queue = WorkQueue(self._client, self.timing, self.history)
-            self.dead_letters = DeadLetters(self.queue)
+            self.dead_letters = DeadLetters(self.queue, self._escalate)
             self.leases = Leases(self._client, self.timing, self.history)
             self.items = WorkItems(self._client)
             self.roster = Roster(self.leases)
@@ -94,7 +120,9 @@ class Stage:
         except BaseException:
             await self.close()
             raise
-        self.background(self.dead_letters.run(lambda: self.sweeping), "the keeper of dead letters")
+        keeping = self.dead_letters.run(lambda: self.sweeping, lambda: self.burying)
+        self.background(keeping, "the keeper of dead letters")
+        self.background(self._look_again_and_again(), "the look at the queue")
         self.background(self.roster.run(), "the roster")
         self.background(self._watch_broker(), "the watch on the broker")
         self.background(Witness(self._client, self.timing, self.history).run(), "the witness")
@@ -136,7 +164,7 @@ class Stage:
 
     def _fail(self, what: str, error: BaseException) -> None:
         self.failures.append(Failure(what, error))
-        self.on_failure()
+        self.on_news()
 
     # --- the queue half ----------------------------------------------------------------------------
 
@@ -147,33 +175,68 @@ class Stage:
         kind: str = "resize",
         priority: str = "high",
         seconds: float | None = None,
-        poison: bool = False,
+        ending: Ending = "ack",
+        after: float = 0.0,
     ) -> list[str]:
         """Publish jobs by name, or `count` jobs named after their kind (resize-1, resize-2, ...).
 
         Args:
             seconds: how long the work takes; None: as the timing says.
-            poison: whether the job fails at every attempt.
+            ending: what a worker does at the end of every attempt: "ack", fail in "silence", "nak", "reject" (copy to
+                the dead letters, then terminate) or "term" (without a copy).
+            after: the delay of a nak in seconds.
 
         Returns:
             The names. A name that was published within two minutes is dropped by the broker as a duplicate.
+
+        Raises:
+            JobRefused: no number of jobs or seconds, an unknown ending or priority, a delay on top of a backoff.
+            NameInvalid, BrokerUnreachable.
         """
         names = [subjects.checked(job, "the job") for job in jobs]
         if type(count) is not int or not 0 <= count <= 100_000:
             raise JobRefused(f"count is {count!r}, but one publishes 1 to 100000 jobs")
-        if seconds is not None and not subjects.is_seconds(seconds):
-            raise JobRefused(f"a job can't take {seconds!r} s: give seconds from 0 to 86400, or None")
+        for value in (seconds, after):
+            if value is not None and not subjects.is_seconds(value):
+                raise JobRefused(f"a job can't take or wait {value!r} s: give seconds from 0 to 86400")
+        if ending not in ENDINGS:
+            raise JobRefused(f"no job ends with {ending!r}: choose {', '.join(map(repr, ENDINGS))}")
         subjects.job_subject(priority, kind)
+        if after and (backoff := self.timing.of(priority).backoff):
+            raise JobRefused(
+                f"a nak after {after:g} s on a queue with the backoff {backoff} s would wait "
+                "for both: use one of the two (timing.but(ack_wait=...) drops the backoff)"
+            )
+        job = {"payload": job_payload(seconds=seconds, ending=ending, after=after), "kind": kind, "priority": priority}
+        await self._publish(names, job)
         numbered = count or (0 if jobs else 1)
-        names += self._next_names(kind, numbered)
-        for name in names:
-            payload = job_payload(seconds=seconds, poison=poison)
-            await self.queue.publish(name, payload, kind=kind, priority=priority)
+        while numbered > 0:
+            # A store that was there before has numbers that this history doesn't know.
+            fresh = await self._publish(self._next_names(kind, numbered), job)
+            names += fresh
+            numbered -= len(fresh)
         return names
 
+    async def _publish(self, names: list[str], job: dict[str, Any]) -> list[str]:
+        """Publish equal jobs, many at once; returns those that the broker did not drop as duplicates."""
+        new = []
+        for start in range(0, len(names), TOGETHER):
+            batch = names[start : start + TOGETHER]
+            sent = await asyncio.gather(*(self.queue.publish(n, **job) for n in batch), return_exceptions=True)
+            for name, receipt in zip(batch, sent, strict=True):
+                if isinstance(receipt, BaseException):
+                    raise receipt
+                new += [] if receipt.duplicate else [name]
+        return new
+
     async def poison(self, *jobs: str, seconds: float | None = None) -> list[str]:
-        """Publish a job that fails at every attempt."""
-        return await self.publish(*jobs, kind="poison", seconds=seconds, poison=True)
+        """Publish a job that fails in silence at every attempt."""
+        return await self.publish(*jobs, kind="poison", seconds=seconds, ending="silence")
+
+    async def slow(self, *jobs: str, seconds: float | None = None) -> list[str]:
+        """Publish a job that takes longer than the broker's patience, half as long again if no `seconds` are given."""
+        seconds = 1.5 * self.timing.effective_ack_wait if seconds is None else seconds
+        return await self.publish(*jobs, kind="slow", seconds=seconds)
 
     def _next_names(self, kind: str, count: int, event: str = "published") -> list[str]:
         taken = {known.job for known in self.history.where(event)}
@@ -188,17 +251,54 @@ class Stage:
         """Look for dead jobs now. Returns how many were brought to the dead letters."""
         return await self.dead_letters.sweep()
 
-    async def letters(self) -> list[DeadLetter]:
-        """All dead letters."""
-        return await self.dead_letters.letters()
+    async def letters(self, **which: str) -> list[DeadLetter]:
+        """All dead letters, or those whose `kind`, `job` and last `worker` fit the patterns given."""
+        return await self.dead_letters.letters(**which)
+
+    async def letter(self, job: str) -> DeadLetter:
+        """The newest dead letter of a job.
+
+        Raises:
+            LetterUnknown: there is none.
+        """
+        if found := [letter for letter in await self.letters() if letter.job == job]:
+            return found[-1]
+        raise LetterUnknown(f"there is no dead letter of {job!r}: letters() lists those that there are")
 
     async def redrive(self, number: int) -> str:
         """Put one dead letter back into the queue."""
         return await self.dead_letters.redrive(number)
 
-    async def redrive_all(self) -> list[str]:
-        """Put all dead letters back into the queue."""
-        return await self.dead_letters.redrive_all()
+    async def redrive_all(self, **which: str) -> list[str]:
+        """Put all dead letters back into the queue, or those that fit; see `letters`."""
+        return await self.dead_letters.redrive_all(**which)
+
+    async def summary(self) -> QueueSummary:
+        """How many jobs are where, by the broker's own counts."""
+        self._timeline.feed(self.history.since(self._timeline.seen))
+        terminated = sum(job.terminated is not None and not job.deaths for job in self._timeline.jobs.values())
+        return await summarise(self.dead_letters, terminated=terminated)
+
+    async def _look_again_and_again(self) -> None:
+        """Keep `counted` and `letters_seen` up to date for the panels, which must not wait for the broker."""
+        seen = -1
+        for tick in itertools.count():
+            # Somebody else may use the same broker, so now and then we look although nothing has happened here.
+            if seen != len(self.history) or tick % 4 == 0:
+                seen = len(self.history)
+                try:
+                    news = await self.summary(), await self.letters()
+                except (BrokerUnreachable, QueueError):
+                    pass  # the panel keeps what it has; its header says that the broker is down
+                else:
+                    if news != (self.counted, self.letters_seen):
+                        self.counted, self.letters_seen = news
+                        self.on_news()
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def post_mortem(self, job: str) -> str:
+        """How a job died: its deliveries, and the time it took beside what the timing adds up to."""
+        return post_mortem(self.history, job, self.timing)
 
     # --- the lease half ----------------------------------------------------------------------------
 
@@ -233,7 +333,7 @@ class Stage:
 
         Args:
             role: "queue" or "leases".
-            options: priority, heartbeats, fixed; see `crew.Job`.
+            options: priority, heartbeats, fixed, prefetch; see `crew.Job`.
         """
         for name in [subjects.checked(name, "the worker") for name in names]:
             if not self.crew.is_at_work(name, role):
@@ -242,6 +342,25 @@ class Stage:
     async def relaunch(self, name: str) -> str:
         """Start a worker again that was stopped or killed."""
         return await self.crew.relaunch(name)
+
+    async def hire(self) -> str:
+        """Start one more worker of the queue, the next name of ada, bo, cy, ..."""
+        name = next(name for name in self._names() if name not in self.crew.names)
+        await self.launch(name)
+        return f"{name} is at work"
+
+    @staticmethod
+    def _names() -> Iterator[str]:
+        yield from "ada bo cy dan eve flo gus hal ida jo kim lou mia ned oto".split()
+        yield from (f"worker-{number}" for number in itertools.count(16))
+
+    async def heartbeats(self, name: str, on: bool) -> str:
+        """Let a worker say "in progress" while it works, or not."""
+        return self.crew.set_heartbeats(name, on)
+
+    async def prefetch(self, name: str, jobs: int) -> str:
+        """How many jobs a worker pulls at once."""
+        return self.crew.set_prefetch(name, jobs)
 
     async def stop(self, name: str) -> str:
         """Ask a worker to finish what it holds and then to end. Returns at once; the event `stopped` says when."""

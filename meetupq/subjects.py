@@ -20,6 +20,8 @@ WORK: Final = "work"
 
 MAX_DELIVERIES: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
 """Advisory: the broker gave up on a job. Sent once, to whoever listens at that moment (server: jetstream_api.go)."""
+MSG_TERMINATED: Final = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED"
+"""Advisory: a worker has terminated a job, so that it left the stream."""
 ACK_METRIC: Final = "$JS.EVENT.METRIC.CONSUMER.ACK"
 """Metric: an ack has arrived. Sent for every ack of a consumer that samples 100 %."""
 PULL: Final = "$JS.API.CONSUMER.MSG.NEXT"
@@ -37,6 +39,7 @@ REASON: Final = "Meetupq-Reason"
 DELIVERIES: Final = "Meetupq-Deliveries"
 LAST_WORKER: Final = "Meetupq-Last-Worker"
 SEQUENCE: Final = "Meetupq-Sequence"
+ESCALATED: Final = "Meetupq-Escalated-From"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
@@ -65,6 +68,11 @@ def checked(name: str, what: str) -> str:
 def job_subject(priority: str, kind: str) -> str:
     """The subject of a job: jobs.PRIORITY.TYPE."""
     return f"{JOBS}.{checked(priority, 'the priority')}.{checked(kind, 'the type of job')}"
+
+
+def priority_of(subject: str) -> str:
+    """The priority in the subject of a job; "high" of one that has none."""
+    return "low" if subject.startswith(f"{JOBS}.low.") else "high"
 
 
 def consumer(priority: str) -> str:

@@ -6,15 +6,17 @@ disagree. It is fed events in the order of the history, all at once or as they c
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from math import inf
+from typing import Final, Literal, get_args
 
 from meetupq.history import Event, History, events_of
 
-JobState = Literal["waiting", "in flight", "retrying", "stuck", "dead", "done"]
-JOB_STATES: Final[tuple[JobState, ...]] = ("waiting", "in flight", "retrying", "stuck", "dead", "done")
+JobState = Literal["waiting", "in flight", "retrying", "stuck", "dead", "terminated", "done"]
+JOB_STATES: Final[tuple[JobState, ...]] = get_args(JobState)
 WorkerState = Literal["waiting", "working", "frozen", "cut off", "killed", "stopped"]
 ItemState = Literal["free", "held", "suspect", "done"]
 
@@ -33,6 +35,7 @@ class Attempt:
             "killed"; "timed_out" where the worker was still at it when the patience ran out; "" while it works.
         closed: when the broker stopped waiting for this attempt; None while it waits.
         beats: when the worker said that it is still at it.
+        begun: when the worker began, if it had pulled several jobs at once and this one waited in its hands.
     """
 
     number: int
@@ -43,6 +46,7 @@ class Attempt:
     how: str = ""
     closed: float | None = None
     beats: list[float] = field(default_factory=list)
+    begun: float | None = None
 
     @property
     def open(self) -> bool:
@@ -56,15 +60,19 @@ class JobLine:
 
     Attributes:
         published, done: when; seconds.
+        subject: where in the queue it is; "" if unknown.
         attempts: all its deliveries, those after a redrive included.
         exhausted: since when it has no attempt left, and `exhausted_source` who says so.
         dead: since when it is a dead letter, with `reason` and `deliveries`; None again after a redrive.
         deaths, redriven: every time that it became a dead letter, and was put back.
+        escalated: every time that it moved on to a consumer with more patience.
+        terminated: since when it is gone because a worker terminated it, without a copy.
         late: whether it was acked after the broker had given up on it.
     """
 
     name: str
     published: float
+    subject: str = ""
     attempts: list[Attempt] = field(default_factory=list)
     exhausted: float | None = None
     exhausted_source: str = ""
@@ -73,19 +81,28 @@ class JobLine:
     reason: str = ""
     deliveries: int = 0
     redriven: list[float] = field(default_factory=list)
+    escalated: list[float] = field(default_factory=list)
+    terminated: float | None = None
     done: float | None = None
     late: bool = False
 
     @property
+    def put_back(self) -> list[float]:
+        """When it went into the queue again, with its attempts starting at 1."""
+        return sorted([*self.redriven, *self.escalated])
+
+    @property
     def state(self) -> JobState:
-        """Where the job is: the six states exclude each other, so their counts add up to the jobs published."""
+        """Where the job is: the states exclude each other, so their counts add up to the jobs published."""
         if self.done is not None:
             return "done"
         if self.dead is not None:
             return "dead"
+        if self.terminated is not None:
+            return "terminated"
         if self.exhausted is not None:
             return "stuck"
-        if not self.attempts or (self.redriven and self.redriven[-1] > self.attempts[-1].start):
+        if not self.attempts or max(self.put_back, default=-inf) > self.attempts[-1].start:
             return "waiting"
         return "in flight" if self.attempts[-1].open else "retrying"
 
@@ -152,7 +169,10 @@ class ItemLine:
 
 @dataclass(slots=True)
 class WorkerLine:
-    """What one worker does now. `role` is "queue" or "leases", as whoever started it said; "" for an outsider."""
+    """What one worker does now. `role` is "queue" or "leases", as whoever started it said; "" for an outsider.
+
+    `priority`, `heartbeats` and `prefetch` are those of a worker of the queue.
+    """
 
     name: str
     role: str
@@ -161,6 +181,9 @@ class WorkerLine:
     holds: str = ""
     attempt: int = 0
     held_since: float = 0.0
+    priority: str = ""
+    heartbeats: bool = True
+    prefetch: int = 1
 
 
 @dataclass(slots=True)
@@ -230,6 +253,7 @@ class Timeline:
         # A fast worker can have the job before its publisher has the receipt.
         job = self._job(event)
         job.published = min(job.published, event.at)
+        job.subject = event.detail
 
     def _on_delivered(self, event: Event) -> None:
         job = self._job(event)
@@ -239,6 +263,11 @@ class Timeline:
         job.attempts.append(Attempt(event.attempt, event.worker, event.at, event.until))
         self._active[job.name] = None
         self._hold(event)
+
+    def _on_begun(self, event: Event) -> None:
+        if attempt := self._job(event).attempt(event.attempt, event.worker):
+            attempt.begun = event.at
+            self._hold(event)
 
     def _on_progressed(self, event: Event) -> None:
         if attempt := self._job(event).attempt(event.attempt, event.worker):
@@ -258,7 +287,11 @@ class Timeline:
         self._end(self._job(event), event, "naked", closes=True)
 
     def _on_terminated(self, event: Event) -> None:
-        self._end(self._job(event), event, "terminated", closes=True)
+        job = self._job(event)
+        self._end(job, event, "terminated", closes=True)
+        if job.dead is None and job.done is None:
+            job.terminated = event.at
+        self._active.pop(job.name, None)
 
     def _on_failed(self, event: Event) -> None:
         self._end(self._job(event), event, "failed", closes=False)
@@ -291,8 +324,20 @@ class Timeline:
         self._active.pop(job.name, None)
 
     def _on_redriven(self, event: Event) -> None:
+        self._job(event).redriven.append(event.at)
+        self._start_again(event)
+
+    def _on_escalated(self, event: Event) -> None:
         job = self._job(event)
-        job.redriven.append(event.at)
+        job.escalated.append(event.at)
+        job.subject = event.detail
+        for attempt in job.attempts:
+            if attempt.open and attempt.start < event.at:
+                self._close(attempt, event.at)
+        self._start_again(event)
+
+    def _start_again(self, event: Event) -> None:
+        job = self._job(event)
         job.dead = job.exhausted = None
         job.exhausted_source, job.late = "", False
         if job.done is not None and job.done < event.at:  # a fast worker can be done before the redrive is written down
@@ -405,6 +450,13 @@ class Timeline:
     def _on_started(self, event: Event) -> None:
         worker = self._become(event, "waiting")
         worker.role, worker.holds, worker.attempt = event.detail.partition(" ")[0] or worker.role, "", 0
+        self._on_tuned(event)
+
+    def _on_tuned(self, event: Event) -> None:
+        """The words are those of `crew`: "queue high, heartbeats on, prefetch 1"."""
+        worker = self._worker(event)
+        if told := re.fullmatch(r"queue (\w+), heartbeats (on|off), prefetch (\d{1,3})", event.detail):
+            worker.priority, worker.heartbeats, worker.prefetch = told[1], told[2] == "on", int(told[3])
 
     def _on_stopped(self, event: Event) -> None:
         self._become(event, "stopped").holds = ""

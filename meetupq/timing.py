@@ -28,6 +28,8 @@ class Timing:
         marker: how long the broker's note that a lease expired stays; whole seconds, at least 1.
         sweep: the keeper of dead letters looks for jobs that no advisory told it about this often.
         lobby: a worker without work looks for a free item this often; the roster is listed as often.
+        low: other durations for the jobs of the priority "low", whose consumer then has settings of its own; None: the
+            same for both. Only what concerns jobs counts in it.
 
     Raises:
         TimingError: two of them contradict each other, or the broker would refuse them; both numbers are named.
@@ -45,11 +47,12 @@ class Timing:
     marker: int = 1
     sweep: float = 2.0
     lobby: float = 0.5
+    low: Timing | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.backoff, Sequence):
             object.__setattr__(self, "backoff", tuple(self.backoff))
-        for field in fields(self)[1:]:  # all but the name
+        for field in fields(self)[1:-1]:  # the numbers: all but the name and `low`
             value = getattr(self, field.name)
             if field.name == "backoff" and not isinstance(value, tuple):
                 raise TimingError(f"backoff is {value!r}, but it takes a list of seconds, one per delivery")
@@ -60,6 +63,8 @@ class Timing:
         for whole in ("max_deliver", "marker"):
             if not isinstance(getattr(self, whole), int):
                 raise TimingError(f"{whole} is {getattr(self, whole)!r}, but it takes a whole number of at least 1")
+        if self.low is not None and not (isinstance(self.low, Timing) and self.low.low is None):
+            raise TimingError(f"low is {self.low!r}, but it takes a Timing, one without a `low` of its own")
         patience = self.effective_ack_wait
         self._refuse(
             len(self.backoff) > self.max_deliver,
@@ -112,6 +117,10 @@ class Timing:
             unknown = [name for name in changes if name not in known]
             raise TimingError(f"no duration is called {unknown[0]!r}: choose from {', '.join(known)}") from None
 
+    def of(self, priority: str) -> Timing:
+        """The durations that hold for jobs of a priority."""
+        return self.low if priority == "low" and self.low is not None else self
+
     @property
     def effective_ack_wait(self) -> float:
         """The patience with the first attempt: backoff's first entry where there is one, else ack_wait."""
@@ -125,6 +134,14 @@ class Timing:
     def time_to_dead(self) -> float:
         """From the first delivery of a job that nobody ever acks to its death, if a worker always waits for work."""
         return sum(self.patience(attempt) for attempt in range(1, self.max_deliver + 1))
+
+    @property
+    def patience_in_words(self) -> str:
+        """The broker's patience as a person reads it; where backoff replaces a differing ack_wait it says so."""
+        if not self.backoff:
+            return f"{self.ack_wait:g} s, {self.max_deliver} deliveries"
+        unused = "" if self.backoff[0] == self.ack_wait else f" (backoff; ack_wait {self.ack_wait:g} s is unused)"
+        return f"{'/'.join(f'{seconds:g}' for seconds in self.backoff)} s{unused}, {self.max_deliver} deliveries"
 
     @property
     def worst_reclaim(self) -> float:

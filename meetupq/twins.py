@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from meetupq.canvas import Told, delays, last_heard, short, told
+from meetupq.subjects import priority_of
 from meetupq.timeline import Attempt, ItemLine, JobLine, Ownership, Timeline
+from meetupq.timing import Timing
 
 _STORIES: Final = 3
 _ENDS: Final = {
@@ -60,9 +62,12 @@ def _job_story(job: JobLine, now: float) -> str:
             f"{first_ack.end or now:.1f} s, although the broker had given it to somebody else by then."
         )
     redriven = f", was redriven at {job.redriven[-1]:.1f} s" if job.redriven else ""
+    redriven += f", moved to a slower consumer at {job.escalated[-1]:.1f} s" if job.escalated else ""
     last = job.attempts[-1] if job.attempts else None
     if job.dead is not None:
         return f"{story}{redriven} and is in the DLQ since {job.dead:.1f} s."
+    if job.state == "terminated":
+        return f"{last.worker if last else 'Somebody'} terminated {job.name}: it is gone, and there is no copy."
     if job.state == "stuck":
         return f"{story} and is stuck: it has no delivery left, but stays in the queue."
     if last is None or job.state == "waiting":
@@ -86,6 +91,28 @@ def _job_story(job: JobLine, now: float) -> str:
 def _ended(attempt: Attempt, now: float) -> str:
     end = max(now if attempt.end is None else attempt.end, attempt.start)
     return _ENDS[attempt.how].format(start=attempt.start, end=end, took=short(end - attempt.start))
+
+
+def post_mortem(events: Told, job: str, timing: Timing) -> str:
+    """How a job died, since it was last put into the queue by hand: deliveries, and the time that it took, beside what
+    the patience with each of them adds up to (a nak waits for nothing)."""
+    line = told(events, None)[0].jobs.get(job)
+    if line is None or not line.attempts:
+        return f"{job} was not delivered to anybody so far."
+    since = max(line.redriven, default=0.0)
+    attempts = [attempt for attempt in line.attempts if attempt.start >= since]
+    end = line.dead if line.dead is not None else line.exhausted
+    if end is None or not attempts:
+        return f"{job} is not dead: it is {line.state}."
+    moved = max(line.escalated, default=0.0)
+    waits = [
+        timing.of(priority_of(line.subject) if attempt.start >= moved else "high").patience(attempt.number)
+        for attempt in attempts
+        if attempt.how != "naked"
+    ]
+    adds_up = f"{' + '.join(f'{wait:g}' for wait in waits) or '0'} = {sum(waits):g} s"
+    tries = f"{len(attempts)} deliver{'y' if len(attempts) == 1 else 'ies'}"
+    return f"{job}: {tries}, dead {end - attempts[0].start:.2f} s after the first; the patience adds up to {adds_up}."
 
 
 def describe_leases(events: Told, *, now: float | None = None) -> str:

@@ -2,6 +2,7 @@
 
 - An ack that reached the broker although its worker died before it heard the answer (the broker's ack metric says so).
 - Patience that ran out. NATS has no message for that, so it is inferred from the clock, and marked as inferred.
+- A job that was terminated by somebody who told only the broker.
 - A job whose last attempt's patience ran out: exhausted, even while the broker says nothing.
 """
 
@@ -32,36 +33,40 @@ class Witness:
         self._timing = timing
         self._history = history
         self._timeline = Timeline()
-        self._acks: dict[int, tuple[float, int]] = {}
+        self._heard: dict[int, tuple[str, float, int]] = {}
         self._jobs: dict[int, str] = {}
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        await together(listen=self._listen(), look=self._look_again_and_again())
+        await together(
+            acks=self._listen(subjects.ACK_METRIC, "acked"),
+            terms=self._listen(subjects.MSG_TERMINATED, "terminated"),
+            look=self._look_again_and_again(),
+        )
 
     async def _look_again_and_again(self) -> NoReturn:
         while True:
             self._look()
             await asyncio.sleep(TICK)
 
-    async def _listen(self) -> None:
-        metrics = await self._client.subscribe(f"{subjects.ACK_METRIC}.{subjects.JOBS}.*")
-        async for message in metrics.messages:
+    async def _listen(self, subject: str, kind: str) -> None:
+        reports = await self._client.subscribe(f"{subject}.{subjects.JOBS}.*")
+        async for message in reports.messages:
             if delivery := delivery_of(message.data):
                 sequence, deliveries = delivery
-                self._acks[sequence] = (self._history.now(), deliveries)
+                self._heard[sequence] = (kind, self._history.now(), deliveries)
 
     def _look(self) -> None:
         news = self._history.since(self._timeline.seen)
         self._timeline.feed(news)
         self._jobs.update({e.revision: e.job for e in news if e.kind in ("published", "delivered") and e.revision})
         now = self._history.now()
-        self._unheard_acks(now)
+        self._untold(now)
         for job, attempt in self._timeline.overdue(now):
             self._history.append(
                 "timed_out", job.name, attempt.worker, at=attempt.until, attempt=attempt.number, source="inferred"
             )
-            if attempt.number >= self._timing.max_deliver:
+            if attempt.number >= self._timing.of(subjects.priority_of(job.subject)).max_deliver:
                 self._history.append(
                     "exhausted",
                     job.name,
@@ -70,20 +75,20 @@ class Witness:
                     detail="the last attempt's patience ran out; the broker has not said so yet",
                 )
 
-    def _unheard_acks(self, now: float) -> None:
-        for sequence in [s for s, (heard, _) in self._acks.items() if now - heard > GRACE]:
-            heard, deliveries = self._acks.pop(sequence)
+    def _untold(self, now: float) -> None:
+        for sequence in [s for s, (_, heard, _) in self._heard.items() if now - heard > GRACE]:
+            kind, heard, deliveries = self._heard.pop(sequence)
             line = self._timeline.jobs.get(self._jobs.get(sequence, ""))
-            if line is None or line.done is not None or line.dead is not None:
+            if line is None or line.state in ("done", "dead", "terminated"):
                 continue
             worker = next((a.worker for a in reversed(line.attempts) if a.number == deliveries), "")
             self._history.append(
-                "acked",
+                kind,
                 line.name,
                 worker,
                 at=heard,
                 attempt=deliveries,
                 revision=sequence,
                 source="broker",
-                detail="the worker did not live to hear it",
+                detail="no worker has said so: it did not live to hear it, or it is none of ours",
             )

@@ -13,7 +13,7 @@ before its ack, makes the broker deliver the job again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import nats.errors
@@ -45,22 +45,14 @@ class WorkQueue:
 
     Args:
         client: an open nats-py connection. Each worker needs one of its own.
-        timing: gives ack_wait or backoff, and max_deliver.
+        timing: gives ack_wait or backoff, and max_deliver, for each priority: each consumer has its own patience.
         history: where what happens is recorded.
-        priorities: a consumer is made for each; a job goes to the consumer of its priority.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        timing: Timing,
-        history: History | None = None,
-        priorities: Sequence[str] = subjects.PRIORITIES,
-    ) -> None:
+    def __init__(self, client: Client, timing: Timing, history: History | None = None) -> None:
         self.client = client
         self.timing = timing
         self.history = history if history is not None else History()
-        self.priorities = tuple(priorities)
         self._jetstream: JetStreamContext = client.jetstream(timeout=2)
         self._pulls: dict[str, JetStreamContext.PullSubscription] = {}
 
@@ -84,7 +76,8 @@ class WorkQueue:
                 if error.err_code != STREAM_EXISTS:
                     raise
                 await self._jetstream.update_stream(stream)
-        for priority in self.priorities:
+        for priority in subjects.PRIORITIES:
+            timing = self.timing.of(priority)
             with asking(f"set up the consumer {subjects.consumer(priority)}", QueueError):
                 await self._jetstream.add_consumer(
                     subjects.JOBS,
@@ -92,9 +85,9 @@ class WorkQueue:
                         durable_name=subjects.consumer(priority),
                         filter_subject=f"{subjects.JOBS}.{priority}.*",
                         ack_policy=AckPolicy.EXPLICIT,
-                        ack_wait=self.timing.effective_ack_wait,  # the server lets backoff replace it: say so here
-                        backoff=list(self.timing.backoff) or None,
-                        max_deliver=self.timing.max_deliver,
+                        ack_wait=timing.effective_ack_wait,  # the server lets backoff replace it: say so here
+                        backoff=list(timing.backoff) or None,
+                        max_deliver=timing.max_deliver,
                         sample_freq="100",  # the broker reports every ack that it has heard
                     ),
                 )
@@ -124,20 +117,30 @@ class WorkQueue:
         """
         identity = {subjects.JOB: subjects.checked(job, "the job"), subjects.MSG_ID: message_id or job}
         subject = subjects.job_subject(priority, kind)
-        if priority not in self.priorities:
-            raise JobRefused(
-                f"no worker consumes the priority {priority!r}, so {job} would wait for ever: "
-                f"choose {' or '.join(self.priorities)}"
-            )
+        if priority not in subjects.PRIORITIES:
+            choice = " or ".join(subjects.PRIORITIES)
+            raise JobRefused(f"nobody consumes the priority {priority!r}, {job} would wait for ever: choose {choice}")
         sent = self.history.now()
         with asking(f"publish {job}", JobRefused):
             receipt = await self._jetstream.publish(subject, payload, headers={**(headers or {}), **identity})
-        if not receipt.duplicate:
-            self.history.append("published", job, at=sent, revision=receipt.seq, source="broker", detail=subject)
+        kind = "duplicate" if receipt.duplicate else "published"
+        self.history.append(kind, job, at=sent, revision=receipt.seq, source="broker", detail=subject)
         return receipt
 
     async def pull(self, priority: str = "high", *, worker: str, timeout: float = 1.0) -> Delivery | None:
         """Ask for one job; None if none came within `timeout` seconds.
+
+        Raises:
+            BrokerUnreachable, QueueError: see `pull_batch`.
+        """
+        return next(iter(await self.pull_batch(1, priority, worker=worker, timeout=timeout)), None)
+
+    async def pull_batch(
+        self, batch: int, priority: str = "high", *, worker: str, timeout: float = 1.0
+    ) -> list[Delivery]:
+        """Ask for up to `batch` jobs: those that wait now, or else the next one; [] if none came within `timeout` s.
+
+        The broker's patience begins for all of them now, also for those that wait here until the first one is done.
 
         Let it time out, and never cancel it on a connection that lives on: the request would stay at the broker and
         swallow the next job until the patience with it has run out.
@@ -151,7 +154,7 @@ class WorkQueue:
                 self._pulls[priority] = await self._jetstream.pull_subscribe_bind(
                     subjects.consumer(priority), subjects.JOBS
                 )
-            [message] = await self._pulls[priority].fetch(1, timeout=timeout)
+            messages = await self._pulls[priority].fetch(batch, timeout=timeout)
         except nats.errors.ConnectionClosedError:
             with asking(f"pull a job for {worker}", QueueError):
                 raise
@@ -161,8 +164,8 @@ class WorkQueue:
             raise QueueError(f"can't pull a job for {worker}: no consumer {consumer}; run ensure() first") from error
         except (TimeoutError, nats.js.errors.APIError):
             # No job; or a status such as 409 "leadership change", after which one simply asks again.
-            return None
-        return Delivery(message, self, worker)
+            return []
+        return [Delivery(message, self, worker) for message in messages]
 
 
 class Delivery:
@@ -171,7 +174,7 @@ class Delivery:
     Attributes:
         job: its name.
         attempt: which delivery of this job it is, from 1.
-        sequence: of the job in its stream; the same in every attempt.
+        sequence, stored: of the job in its stream, and when it got there; the same in every attempt.
         subject, payload, headers: as published.
         until: when the broker's patience ends, in seconds of the history's clock; `in_progress` moves it.
     """
@@ -179,15 +182,16 @@ class Delivery:
     def __init__(self, message: Msg, queue: WorkQueue, worker: str) -> None:
         self._message = message
         self._history = queue.history
-        self._timing = queue.timing
         metadata = message.metadata
         self.headers: dict[str, str] = dict(message.headers or {})
         self.job = self.headers.get(subjects.JOB) or f"job-{metadata.sequence.stream}"
         self.attempt: int = metadata.num_delivered
         self.sequence: int = metadata.sequence.stream
+        self.stored = metadata.timestamp
         self.subject: str = message.subject
         self.payload: bytes = message.data
         self.worker = worker
+        self._timing = queue.timing.of(self.subject.split(".")[1])
         self.until = self._history.now() + self._timing.patience(self.attempt)
         self._record("delivered", until=self.until, revision=self.sequence)
 
@@ -207,7 +211,15 @@ class Delivery:
 
     async def nak(self, after: float = 0.0) -> None:
         """Failed: please deliver it again, `after` seconds from now. Without `after` that means AT ONCE: a plain nak
-        does not use the backoff."""
+        does not use the backoff.
+
+        Raises:
+            QueueError: `after` on a queue with backoff: the broker would add the two (server: consumer.go, processNak).
+        """
+        if after and self._timing.backoff:
+            told = f"nak(after={after:g}) of {self.job} on a queue with the backoff {self._timing.backoff} s"
+            extra = self._timing.patience(self.attempt) - self._timing.patience(1)
+            raise QueueError(f"{told} would wait {after:g} + {extra:g} s: use one of the two (ack_wait, no backoff)")
         with asking(f"nak {self.job}", QueueError):
             await self._message.nak(delay=after or None)
         self._record("naked", detail=f"again in {after:g} s" if after else "again at once")
@@ -219,6 +231,16 @@ class Delivery:
             await self._message.in_progress()
         self.until = sent + self._timing.patience(self.attempt)
         self._record("progressed", until=self.until)
+
+    async def term(self, reason: str) -> None:
+        """Hopeless: never deliver it again. For storage that is an ack: the job, payload and all, LEAVES the stream."""
+        with asking(f"terminate {self.job}", QueueError):
+            await self._message.respond(f"+TERM {reason}".encode())  # nats-py's own term() takes no reason
+        self._record("terminated", detail=reason)
+
+    def begin(self) -> None:
+        """Say that the work begins only now: the job has waited here, pulled together with others."""
+        self._record("begun")
 
     def give_up(self, reason: str) -> None:
         """Fail in silence, as a crashed handler does: nothing is sent, the broker must find out by its patience."""

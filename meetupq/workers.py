@@ -11,11 +11,13 @@ import contextlib
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, Literal, get_args
 
 import nats.errors
 
 from meetupq.broker import asking
 from meetupq.buckets import entries, is_free
+from meetupq.dead_letters import DeadLetters
 from meetupq.errors import BrokerUnreachable, LeaseError, LeaseLost, MeetupqError, QueueError
 from meetupq.leases import Lease, Leases
 from meetupq.subjects import LEASES
@@ -30,29 +32,62 @@ class JobFailed(MeetupqError):
     """The handler could not do this job."""
 
 
-def job_payload(*, seconds: float | None = None, poison: bool = False) -> bytes:
-    """The payload of a job of the stage: how long it takes (default: the timing's `work`), whether it always fails."""
-    return json.dumps({"seconds": seconds, "poison": poison}).encode()
+class Retry(JobFailed):
+    """Not this time: say so aloud (a nak), and let it be delivered again, `after` seconds from now."""
+
+    def __init__(self, after: float = 0.0) -> None:
+        super().__init__(f"asks to be tried again{f' {after:g} s from now' if after else ''}")
+        self.after = after
+
+
+class Reject(JobFailed):
+    """This job can never be done: terminate it, after it was copied to the dead letters, unless `copy` is False."""
+
+    def __init__(self, reason: str, *, copy: bool = True) -> None:
+        super().__init__(reason)
+        self.copy = copy
+
+
+Ending = Literal["ack", "silence", "nak", "reject", "term"]
+ENDINGS: Final = get_args(Ending)
+HOPELESS: Final = "no worker can do this"
+
+
+def job_payload(*, seconds: float | None = None, ending: Ending = "ack", after: float = 0.0) -> bytes:
+    """The payload of a job of the stage.
+
+    Args:
+        seconds: how long it takes; None: the timing's `work`.
+        ending: what its worker does then, at every attempt: "ack" it, fail in "silence" (poison), "nak" it, "reject"
+            it (copy it to the dead letters, then terminate it), or "term" it without a copy.
+        after: the delay of a nak in seconds; 0: again at once.
+    """
+    return json.dumps({"seconds": seconds, "ending": ending, "after": after}).encode()
 
 
 def do_job(default_seconds: float, *, fixed: bool = False) -> Handler:
-    """The handler of the stage: takes the time that the payload asks for, then succeeds, or fails if it is poison.
+    """The handler of the stage: takes the time that the payload asks for, then ends as the payload says.
 
     Args:
         default_seconds: how long a job takes that doesn't say.
-        fixed: the handler with its bug mended: poison does it no harm.
+        fixed: the handler with its bug mended: every job succeeds.
     """
 
     async def handler(delivery: Delivery) -> None:
         try:
             wish = json.loads(delivery.payload or b"{}")
-            seconds, poison = wish.get("seconds"), wish.get("poison", False)
+            seconds, ending, after = wish.get("seconds"), wish.get("ending", "ack"), float(wish.get("after", 0))
             seconds = default_seconds if seconds is None else float(seconds)
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             raise JobFailed("the payload can't be read") from None
         await asyncio.sleep(min(max(seconds, 0.0), 3600.0))
-        if poison and not fixed:
-            raise JobFailed("poison: this job fails every time")
+        if fixed or ending == "ack":
+            return
+        if ending == "nak":
+            raise Retry(after)
+        if ending in ("reject", "term"):
+            raise Reject(HOPELESS, copy=ending == "reject")
+        raise JobFailed("poison: this job fails every time")
 
     return handler
 
@@ -64,8 +99,10 @@ class QueueWorker:
         name: shown in pictures.
         queue: on a connection of this worker's own.
         priority: of the jobs it takes.
-        handler: does the job; an exception means that it failed, and then nothing is sent: a silent death.
-        heartbeats: whether to say "in progress".
+        handler: does the job. `Retry` means a nak, `Reject` a term; any other exception that it failed: then nothing
+            is sent: a silent death.
+        heartbeats: whether to say "in progress"; may be changed at any time.
+        prefetch: how many jobs to pull at once; it does them one by one, and the others grow old in its hands.
     """
 
     role = "queue"
@@ -78,12 +115,15 @@ class QueueWorker:
         priority: str = "high",
         handler: Handler | None = None,
         heartbeats: bool = True,
+        prefetch: int = 1,
     ) -> None:
         self.name = name
         self.queue = queue
         self.priority = priority
         self.heartbeats = heartbeats
-        self._handler = handler or do_job(queue.timing.work)
+        self.prefetch = prefetch
+        self._dead_letters = DeadLetters(queue)
+        self._handler = handler or do_job(queue.timing.of(priority).work)
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -94,8 +134,13 @@ class QueueWorker:
         """Work until stopped. A broker that goes away is waited for."""
         while not self._stopping.is_set():
             try:
-                delivery = await self.queue.pull(self.priority, worker=self.name)
-                if delivery:
+                batch = await self.queue.pull_batch(self.prefetch, self.priority, worker=self.name)
+                for delivery in batch:
+                    if self._stopping.is_set() and delivery is not batch[0]:
+                        await delivery.nak()  # handed back: somebody else may have it at once
+                        continue
+                    if len(batch) > 1:
+                        delivery.begin()
                     await self._attempt(delivery)
             except (BrokerUnreachable, QueueError):
                 await _pause(self._stopping, 0.2)
@@ -105,24 +150,37 @@ class QueueWorker:
             try:
                 await self._handler(delivery)
             except Exception as error:  # noqa: BLE001 - whatever a handler raises means that its job failed
-                delivery.give_up(str(error) or type(error).__name__)
+                await self._fail(delivery, error)
                 return
         await delivery.ack()
+
+    async def _fail(self, delivery: Delivery, error: Exception) -> None:
+        if isinstance(error, Retry):
+            try:
+                await delivery.nak(error.after)
+            except QueueError as refusal:
+                delivery.give_up(str(refusal))
+        elif isinstance(error, Reject):
+            if error.copy:
+                await self._dead_letters.keep(delivery, str(error))  # first: a terminated job leaves the stream
+            await delivery.term(str(error))
+        else:
+            delivery.give_up(str(error) or type(error).__name__)
 
     @contextlib.asynccontextmanager
     async def _heartbeat(self, delivery: Delivery) -> AsyncIterator[None]:
         async def beat() -> None:
             while True:
-                await asyncio.sleep(self.queue.timing.heartbeat)
-                with contextlib.suppress(BrokerUnreachable):
-                    await delivery.in_progress()
+                await asyncio.sleep(self.queue.timing.of(self.priority).heartbeat)
+                if self.heartbeats:
+                    with contextlib.suppress(BrokerUnreachable):
+                        await delivery.in_progress()
 
-        beating = asyncio.ensure_future(beat()) if self.heartbeats else None
+        beating = asyncio.ensure_future(beat())
         try:
             yield
         finally:
-            if beating:
-                await drop(beating)
+            await drop(beating)
 
 
 class Stopped(MeetupqError):

@@ -63,7 +63,7 @@ async def test_a_poison_job_ends_as_a_letter_with_everything_in_it(
     """From the advisory alone, while a worker waits for work."""
     run(dead_letters.run(sweeps=lambda: False))
     run(QueueWorker("ada", WorkQueue(await connect("ada"), queue.timing, history)).run())
-    payload = job_payload(seconds=0, poison=True)
+    payload = job_payload(seconds=0, ending="silence")
     receipt = await queue.publish("poison-1", payload, kind="thumb", headers={"Colour": "red"})
     event = await history.until("dead_lettered", "poison-1")
     [letter] = await dead_letters.letters()
@@ -139,7 +139,7 @@ async def test_with_all_workers_dead_the_broker_says_nothing_until_the_sweep(
     await crew.launch("ada")
     jobs = ["poison-1", "poison-2", "poison-3"]
     for job in jobs:
-        await queue.publish(job, job_payload(seconds=0, poison=True))
+        await queue.publish(job, job_payload(seconds=0, ending="silence"))
     await history.until("failed", count=9)
     await crew.kill("ada")
     await asyncio.sleep(2 * timing.time_to_dead)
@@ -235,7 +235,7 @@ async def test_a_sweep_every_20_ms_beside_workers_costs_no_delivery_and_steals_n
     for number, job in enumerate(good):
         await queue.publish(job, job_payload(seconds=0.02))
         if number < len(poison):
-            await queue.publish(poison[number], job_payload(seconds=0, poison=True))
+            await queue.publish(poison[number], job_payload(seconds=0, ending="silence"))
     await history.until("dead_lettered", count=len(poison), within=20)
     await history.until("acked", count=len(good))
     attempts = {job: [e.attempt for e in history.where("delivered", job)] for job in good + poison}
@@ -332,7 +332,7 @@ async def test_two_keepers_at_work_beside_workers(
     run(QueueWorker("ada", WorkQueue(await connect("ada"), queue.timing, history)).run())
     jobs = [f"poison-{number}" for number in range(8)]
     for job in jobs:
-        await queue.publish(job, job_payload(seconds=0, poison=True))
+        await queue.publish(job, job_payload(seconds=0, ending="silence"))
 
     def kept() -> list[str]:
         return [event.job for its in (history, other.history) for event in its.where("dead_lettered")]
@@ -503,7 +503,7 @@ async def test_of_200_jobs_under_fire_each_is_done_or_dead_once_and_none_is_lost
         jobs = [f"job-{number}" for number in range(200)]
         poison = set(dice.sample(jobs, 12))
         for job in jobs:
-            await stage.publish(job, seconds=dice.uniform(0.0, 0.2), poison=job in poison)
+            await stage.publish(job, seconds=dice.uniform(0.0, 0.2), ending="silence" if job in poison else "ack")
 
         async def fire(name: str, dice: random.Random) -> None:
             while True:

@@ -255,7 +255,7 @@ async def test_a_worker_that_crashes_is_reported(lab: Lab, monkeypatch: pytest.M
     async def crash(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("a bug of ours")
 
-    monkeypatch.setattr(WorkQueue, "pull", crash)
+    monkeypatch.setattr(WorkQueue, "pull_batch", crash)
     lab.launch("ada")
     await lab._stage.history.until("killed", worker="ada")
     with pytest.raises(BackgroundFailure, match="worker ada crashed: ZeroDivisionError"):

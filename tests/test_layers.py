@@ -17,8 +17,9 @@ ROWS = [
     {"timeline"},
     {"broker", "buckets", "canvas"},
     {"work_queue", "leases", "work_items", "figures", "twins"},
-    {"dead_letters", "roster", "workers", "witness"},
-    {"crew", "checks"},
+    {"dead_letters", "roster", "witness"},
+    {"workers", "checks", "summary"},
+    {"crew"},
     {"stage", "panels"},
     {"lab", "scenarios"},
     {"course", "doctor", "demo"},
@@ -28,7 +29,7 @@ ROW = {module: number for number, row in enumerate(ROWS) for module in row}
 
 SPEAKS_NATS = {
     "broker", "buckets", "work_queue", "leases", "work_items", "dead_letters", "roster", "workers", "witness",
-    "crew", "stage", "lab",
+    "summary", "crew", "stage", "lab",
 }  # fmt: skip
 STARTS_PROCESSES = {"broker", "guard", "crew"}
 SHOWS_WIDGETS = {"panels", "lab", "__init__"}

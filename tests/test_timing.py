@@ -138,7 +138,7 @@ async def test_a_silent_poison_job_dies_when_the_timing_says(
     """From its first delivery to the broker's advisory, with a worker that always waits for work."""
     run(dead_letters.run(sweeps=lambda: False))
     run(QueueWorker("ada", queue).run())
-    await queue.publish("poison-1", job_payload(seconds=0, poison=True))
+    await queue.publish("poison-1", job_payload(seconds=0, ending="silence"))
     first = await history.until("delivered", "poison-1")
     death = await history.until("exhausted", "poison-1", within=timing.time_to_dead + 5)
     assert death.source == "broker"

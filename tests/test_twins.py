@@ -32,7 +32,8 @@ def test_the_twin_tells_the_killed_worker_and_the_retry() -> None:
 def test_the_twin_has_a_word_for_every_end(how: str) -> None:
     word = {
         "acked": "done at the first attempt", "naked": "handed it back", "failed": "failed without a word",
-        "killed": "was killed", "timed_out": "said nothing until the broker gave up", "terminated": "terminated it",
+        "killed": "was killed", "timed_out": "said nothing until the broker gave up",
+        "terminated": "terminated terminated",
     }[how]  # fmt: skip
     only = [event for event in each_end() if how in (event.job, event.kind)]
     assert word in describe_deliveries(only, now=3.0)

@@ -115,7 +115,7 @@ async def test_whatever_a_handler_raises_is_a_silent_failure(
 
 
 async def test_a_mended_worker_does_what_was_poison(queue: WorkQueue, history: History, connect: Connect) -> None:
-    await queue.publish("poison-1", job_payload(seconds=0, poison=True))
+    await queue.publish("poison-1", job_payload(seconds=0, ending="silence"))
     delivery = await queue.pull(worker="ada")
     assert delivery
     with pytest.raises(MeetupqError, match="poison"):
@@ -139,13 +139,13 @@ async def test_a_worker_without_a_consumer_waits_and_does_not_spin(
     crew: Crew, connect: Connect, timing: Timing, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = itertools.count()
-    pull = WorkQueue.pull
+    pull = WorkQueue.pull_batch
 
-    async def counted(self: WorkQueue, *args: Any, **options: Any) -> Delivery | None:
+    async def counted(self: WorkQueue, *args: Any, **options: Any) -> list[Delivery]:
         next(asked)
         return await pull(self, *args, **options)
 
-    monkeypatch.setattr(WorkQueue, "pull", counted)
+    monkeypatch.setattr(WorkQueue, "pull_batch", counted)
     await crew.launch("ada")
     await asyncio.sleep(0.5)
     assert next(asked) <= 5
@@ -167,7 +167,7 @@ async def test_the_crew_knows_who_is_there_and_who_is_at_work(crew: Crew, queue:
     assert not crew.is_at_work("cy")
     await crew.kill("ada")
     assert (crew.names, crew.at_work) == (["ada", "bo"], ["bo"])
-    assert [event.detail for event in history.where("started")] == ["queue high", "leases"]
+    assert [event.detail for event in history.where("started")] == ["queue high, heartbeats on, prefetch 1", "leases"]
 
 
 async def test_two_of_one_name_are_refused(crew: Crew, queue: WorkQueue) -> None:
@@ -451,7 +451,7 @@ async def test_a_crash_is_reported_and_the_worker_can_be_launched_again(
         raise ZeroDivisionError("a bug of ours")
 
     with monkeypatch.context() as patch:
-        patch.setattr(WorkQueue, "pull", crash)
+        patch.setattr(WorkQueue, "pull_batch", crash)
         await crew.launch("ada")
         killed = await history.until("killed", worker="ada")
     assert (killed.source, killed.detail) == ("worker", "crashed: a bug of ours")
