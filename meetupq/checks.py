@@ -7,14 +7,15 @@ the thing was not observed the verdict is NOT YET. Sentences hold no measured ti
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
 from meetupq.dead_letters import DeadLetter
 from meetupq.history import Event, History, events_of
-from meetupq.timeline import JobLine, Ownership, Timeline
+from meetupq.summary import QueueSummary
+from meetupq.timeline import JOB_STATES, JobLine, Ownership, Timeline
 from meetupq.timing import Timing
 
 Events = History | Iterable[Event]
@@ -148,11 +149,12 @@ def buried_once(events: Events, *jobs: str) -> Verdict:
     )
 
 
-def letter_is_whole(letter: DeadLetter | None, payload: bytes) -> Verdict:
-    """The dead letter has the job's own payload, and says why it is there and after how many deliveries."""
-    if letter is None:
+def letter_is_whole(letters: Sequence[DeadLetter], contains: bytes) -> Verdict:
+    """The newest of the letters has its job's own payload, with these bytes in it, the reason and the deliveries."""
+    if not letters:
         return not_yet("there is no dead letter to look at so far")
-    if letter.payload != payload or not letter.reason or letter.deliveries < 1:
+    letter = letters[-1]
+    if contains not in letter.payload or not letter.reason or letter.deliveries < 1:
         return broken(f"the letter of {letter.job} lacks its payload, its reason or its deliveries")
     return held(f"the letter of {letter.job} has its payload, its subject and the reason: {letter.reason}")
 
@@ -166,12 +168,14 @@ def only_a_pointer(advisory: dict[str, Any], payload: bytes) -> Verdict:
     return held(f"the advisory names stream {advisory['stream']}, sequence and deliveries, but has no payload")
 
 
-def dropped_as_duplicate(receipt: object | None) -> Verdict:
-    """By its receipt the broker took the message and threw it away: it had seen this Msg-Id."""
-    if receipt is None:
-        return not_yet("nothing was published so far")
-    duplicate = getattr(receipt, "duplicate", None)
-    return held("the broker says: duplicate, nothing was stored") if duplicate else broken("the message was stored")
+def dropped_as_duplicate(events: Events, job: str) -> Verdict:
+    """The job was published twice with the same Msg-Id; the broker took the second message and threw it away."""
+    seen = [event.kind for event in events_of(events) if event.job == job and event.kind in ("published", "duplicate")]
+    if len(seen) < 2:
+        return not_yet(f"{job} was not published twice so far")
+    if seen[-1] != "duplicate":
+        return broken(f"{job} was stored again")
+    return held(f"the broker says of the second {job}: duplicate, nothing was stored")
 
 
 def started_again(events: Events, job: str) -> Verdict:
@@ -221,12 +225,14 @@ def nothing_lost(events: Events, in_stream: int | None = None, letters: int | No
     if both:
         return broken(f"{', '.join(both)} is done and dead at once")
     counts = timeline.counts
-    unsettled = len(published) - counts["done"] - counts["dead"]
+    unsettled = len(published) - counts["done"] - counts["dead"] - counts["terminated"]
     if in_stream is not None and in_stream != unsettled:
         return broken(f"{unsettled} jobs should be in the stream, but the broker has {in_stream}")
     if letters is not None and letters != counts["dead"]:
         return broken(f"{counts['dead']} jobs should be dead letters, but the broker has {letters}")
-    return held(f"{len(published)} published = {counts['done']} acked + {counts['dead']} dead + {unsettled} in flight")
+    terminated = f" + {counts['terminated']} terminated" if counts["terminated"] else ""
+    told = f"{counts['done']} acked + {counts['dead']} dead{terminated} + {unsettled} in flight"
+    return held(f"{len(published)} published = {told}")
 
 
 def adds_up(events: Events) -> Verdict:
@@ -264,6 +270,135 @@ def _n(count: int, noun: str) -> str:
     return f"{count} {noun[:-1]}ies" if noun.endswith("y") else f"{count} {noun}s"
 
 
+def reads(events: Events, job: str, *, attempts: int | None, kills: int | None) -> Verdict:
+    """What somebody has read off the picture: how many attempts a job had, and how many workers died of them."""
+    line = Timeline(events).jobs.get(job)
+    if line is None or line.done is None:
+        return not_yet(f"{job} is not done so far")
+    if attempts is None or kills is None:
+        return not_yet("put in two numbers: count the bars in the row, and the red crosses")
+    seen = len(line.attempts), sum(attempt.how == "killed" for attempt in line.attempts)
+    if (attempts, kills) != seen:
+        return broken(f"{job} had another number of attempts or of kills than {attempts} and {kills}")
+    return held(f"{job} had {_n(attempts, 'attempt')}, and {_n(kills, 'worker')} died of them")
+
+
+def counted(summary: QueueSummary, **expected: int) -> Verdict:
+    """The broker's own counts are these: `counted(lab.summary(), stuck=1)`."""
+    parts = {name.replace(" ", "_"): count for name, count in summary.parts().items()}
+    unknown = [name for name in expected if name not in parts]
+    if unknown or not expected:
+        raise ValueError(f"the summary has no part {unknown[:1]}: choose from {', '.join(parts)}")
+    told = ", ".join(f"{parts[name]} {name.replace('_', ' ')}" for name in expected)
+    if any(parts[name] > count for name, count in expected.items()):
+        return broken(f"the broker counts {told}")
+    if any(parts[name] < count for name, count in expected.items()):
+        return not_yet(f"the broker counts {told} so far")
+    return held(f"the broker counts {told}")
+
+
+def burnt_at_once(events: Events, job: str, timing: Timing) -> Verdict:
+    """The job used up all its deliveries before even the first patience was over, so no backoff was waited for."""
+    line = Timeline(events).jobs.get(job)
+    attempts = line.attempts if line else []
+    if line is None or len(attempts) < timing.max_deliver:
+        return not_yet(f"{job} still has deliveries left")
+    if attempts[-1].start - attempts[0].start >= timing.patience(1):
+        return broken(f"{job} took longer than the first patience to use up its deliveries")
+    return held(f"{job} used up all its {_n(len(attempts), 'delivery')} before the first patience was over")
+
+
+def waited_between(events: Events, job: str, seconds: float) -> Verdict:
+    """Between a failed attempt and the next one there were at least so many seconds."""
+    line = Timeline(events).jobs.get(job)
+    attempts = line.attempts if line else []
+    if len(attempts) < 2:
+        return not_yet(f"{job} was not tried twice so far")
+    waits = [later.start - (earlier.end or earlier.start) for earlier, later in pairwise(attempts)]
+    if min(waits) < seconds - CLOCK_SLACK:
+        return broken(f"an attempt of {job} came too early")
+    return held(f"{job} was tried {len(attempts)} times, and each time the delay was waited for")
+
+
+def late_ack_won(events: Events, job: str) -> Verdict:
+    """The broker had given the job up for dead; then an ack came, and the job is done and no dead letter."""
+    seen = [event for event in events_of(events) if event.job == job]
+    exhausted = [event.at for event in seen if event.kind == "exhausted" and event.source == "broker"]
+    if not exhausted:
+        return not_yet(f"the broker has not given {job} up so far")
+    acked = [event.at for event in seen if event.kind == "acked" and event.at > exhausted[0]]
+    if any(event.kind == "dead_lettered" for event in seen):
+        return broken(f"{job} became a dead letter")
+    if not acked:
+        return not_yet(f"nobody has acked {job} since the broker gave it up")
+    return held(f"the broker had given {job} up and said so; then an ack came, and {job} is done: no dead letter")
+
+
+def gone_for_good(events: Events, letters: Sequence[DeadLetter], job: str) -> Verdict:
+    """The job was terminated, and there is no copy of it."""
+    line = Timeline(events).jobs.get(job)
+    if line is None or not any(attempt.how == "terminated" for attempt in line.attempts):
+        return not_yet(f"{job} was not terminated so far")
+    if any(letter.job == job for letter in letters):
+        return broken(f"there is a letter of {job}")
+    return held(f"{job} was terminated, and no dead letter has its payload")
+
+
+def grew_old(events: Events, job: str) -> Verdict:
+    """The job was given to somebody else while it waited in the hands of its first worker, and nobody had died."""
+    timeline = Timeline(events)
+    line = timeline.jobs.get(job)
+    if line is None or len(line.attempts) < 2:
+        return not_yet(f"{job} was not given to a second worker so far")
+    first, second = line.attempts[:2]
+    if first.how == "killed" or (first.begun is not None and first.begun < second.start):
+        return broken(f"{first.worker} had died or had begun with {job} before the second delivery")
+    return held(f"{job} was given away while it waited in {first.worker}'s hands, although nobody had died")
+
+
+def kept_by_heartbeats(events: Events, job: str) -> Verdict:
+    """The job took longer than the broker's patience, and was done by its first worker, who said "in progress"."""
+    seen = [event for event in events_of(events) if event.job == job]
+    line = Timeline(seen).jobs.get(job)
+    if line is None or line.done is None:
+        return not_yet(f"{job} is not done so far")
+    first = next(event for event in seen if event.kind == "delivered")
+    if len(line.attempts) > 1 or not line.attempts[0].beats:
+        return broken(f"{job} had {_n(len(line.attempts), 'attempt')}, or no heartbeat was sent")
+    if line.done <= first.until:
+        return not_yet(f"{job} was done within the patience: take one that needs longer")
+    return held(f"{job} took longer than the broker's patience, and one delivery was enough")
+
+
+def patience_fits(events: Events, plain: str, widowed: str, within: float) -> Verdict:
+    """A job whose worker lives is done once; one whose worker was killed starts again within so many seconds."""
+    lines = Timeline(events).jobs
+    once, again = lines.get(plain), lines.get(widowed)
+    if once is None or once.done is None:
+        return not_yet(f"{plain} is not done so far")
+    if len(once.attempts) > 1:
+        return not_yet(f"{plain} went out more than once although nobody died: the patience is shorter than the work")
+    if again is None or len(again.attempts) < 2 or again.attempts[0].how != "killed":
+        return not_yet(f"{widowed} was not started again after a kill so far")
+    if again.attempts[1].start - again.attempts[0].start > within:
+        return broken(f"{widowed} was started again too late: the patience is too long")
+    return held(f"{plain} was done once, and {widowed} was started again within the limit")
+
+
+def states(events: Events, guesses: Mapping[str, str]) -> Verdict:
+    """Where somebody says that each job is; the words are those below the picture."""
+    lines = Timeline(events).jobs
+    if not guesses or not all(job in lines for job in guesses):
+        return not_yet("some of these jobs were not published so far")
+    open_ones = [job for job, guess in guesses.items() if guess not in JOB_STATES]
+    if open_ones:
+        return not_yet(f"say of {', '.join(open_ones)}: {', '.join(JOB_STATES)}?")
+    wrong = [job for job, guess in guesses.items() if lines[job].state != guess]
+    if wrong:
+        return broken(f"not so: {', '.join(wrong)}")
+    return held(", ".join(f"{job} is {guess}" for job, guess in guesses.items()))
+
+
 # --- the lease half ------------------------------------------------------------------------------------
 
 
@@ -288,6 +423,8 @@ def owners(events: Events, items: int) -> Verdict:
     owned = [line for line in Timeline(events).items.values() if line.owner]
     if len(owned) < items:
         return not_yet(f"{len(owned)} of {items} work items have an owner so far")
+    if len(owned) > items:
+        return broken(f"{len(owned)} work items have an owner, not {items}")
     return held(f"{len(owned)} work items, {len({line.owner.worker for line in owned if line.owner})} owners")
 
 

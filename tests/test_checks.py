@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from meetupq import checks
 from meetupq.dead_letters import DeadLetter
 from meetupq.history import Event, History
+from meetupq.summary import QueueSummary
 from meetupq.timing import Timing
 
 TIMING = Timing(ack_wait=3, max_deliver=3, heartbeat=1)
@@ -59,6 +59,15 @@ OVERLAP = story("1 claimed w ada - 1 9", "2 claimed w bo - 2 10")
 POLITE = story("1 claimed w ada - 1 9", "2 released w ada - 1", "3 claimed w bo - 4 12")
 KEPT = story("1 claimed w you - 1 5", "3 renewed w you - 1 7", "5 renewed w you - 1 9", "9 expired w you - 1")
 LATE = story("1 claimed w ada - 1 5", "2 released w ada - 1", "6 claimed w bo - 4 9")
+RETRIED = [*RETRY, *story("5 acked a bo 2")]
+BOTH = [*story("0 published b", "0 delivered b cy 1 3 3", "1 acked b cy 1"), *RETRIED]
+BURNT = story(
+    "0 published n", "1 delivered n ada 1 7 4", "1 naked n ada 1", "1.1 delivered n bo 2 7 4", "1.1 naked n bo 2",
+    "1.2 delivered n ada 3 7 4", "1.2 naked n ada 3",
+)  # fmt: skip
+TERMINATED = story("0 published t", "1 delivered t ada 1 7 4", "2 terminated t ada 1")
+BEATING = story("0 published a", "1 delivered a ada 1 7 4", "3 progressed a ada 1 - 6", "5 acked a ada 1")
+COUNTS = QueueSummary(waiting=0, in_flight=0, retrying=0, stuck=1, dead=0, acked=2, terminated=0, published=3)
 BACK = [*DEAD, *story("11 redriven p", "12 delivered p bo 1 9 15", "13 acked p bo 1")]
 TAKEOVER = story(
     "0 added w",
@@ -147,16 +156,54 @@ CASES = [
     ("NOT YET", lambda: checks.one_winner([])),
     ("BROKEN", lambda: checks.one_winner([None, None])),
     ("BROKEN", lambda: checks.one_winner([1, 1])),
-    ("HELD", lambda: checks.letter_is_whole(letter(), b"x")),
-    ("NOT YET", lambda: checks.letter_is_whole(None, b"x")),
-    ("BROKEN", lambda: checks.letter_is_whole(letter(payload=b""), b"x")),
-    ("BROKEN", lambda: checks.letter_is_whole(letter(reason=""), b"x")),
+    ("BROKEN", lambda: checks.owners(OVERLAP, 0)),
+    ("HELD", lambda: checks.letter_is_whole([letter()], b"x")),
+    ("NOT YET", lambda: checks.letter_is_whole([], b"x")),
+    ("BROKEN", lambda: checks.letter_is_whole([letter(payload=b"")], b"x")),
+    ("BROKEN", lambda: checks.letter_is_whole([letter(reason="")], b"x")),
     ("HELD", lambda: checks.only_a_pointer({"stream": "jobs", "stream_seq": 1}, b"payload")),
     ("NOT YET", lambda: checks.only_a_pointer({}, b"payload")),
     ("BROKEN", lambda: checks.only_a_pointer({"stream": "jobs", "stream_seq": 1, "data": "payload"}, b"payload")),
-    ("HELD", lambda: checks.dropped_as_duplicate(SimpleNamespace(duplicate=True))),
-    ("NOT YET", lambda: checks.dropped_as_duplicate(None)),
-    ("BROKEN", lambda: checks.dropped_as_duplicate(SimpleNamespace(duplicate=None))),
+    ("HELD", lambda: checks.dropped_as_duplicate(story("0 published a", "1 duplicate a"), "a")),
+    ("NOT YET", lambda: checks.dropped_as_duplicate(ONE_JOB, "a")),
+    ("BROKEN", lambda: checks.dropped_as_duplicate(story("0 published a", "1 published a"), "a")),
+    ("HELD", lambda: checks.reads(RETRIED, "a", attempts=2, kills=1)),
+    ("NOT YET", lambda: checks.reads(RETRIED, "a", attempts=None, kills=1)),
+    ("NOT YET", lambda: checks.reads(RETRY, "a", attempts=2, kills=1)),
+    ("BROKEN", lambda: checks.reads(RETRIED, "a", attempts=2, kills=0)),
+    ("HELD", lambda: checks.counted(COUNTS, stuck=1, in_flight=0)),
+    ("NOT YET", lambda: checks.counted(COUNTS, stuck=1, dead=1)),
+    ("BROKEN", lambda: checks.counted(COUNTS, stuck=0)),
+    ("HELD", lambda: checks.burnt_at_once(BURNT, "n", TIMING)),
+    ("NOT YET", lambda: checks.burnt_at_once(BURNT[:5], "n", TIMING)),
+    ("BROKEN", lambda: checks.burnt_at_once(POISON, "p", TIMING)),
+    ("HELD", lambda: checks.waited_between(POISON, "p", 2)),
+    ("NOT YET", lambda: checks.waited_between(ONE_JOB, "a", 1)),
+    ("BROKEN", lambda: checks.waited_between(BURNT, "n", 1)),
+    ("HELD", lambda: checks.late_ack_won([*DEAD[:-1], *story("11 acked p ada 3")], "p")),
+    ("NOT YET", lambda: checks.late_ack_won(DEAD[:-1], "p")),
+    ("NOT YET", lambda: checks.late_ack_won([*EXHAUSTED, *story("11 acked p ada 3")], "p")),
+    ("BROKEN", lambda: checks.late_ack_won([*DEAD, *story("11 acked p ada 3")], "p")),
+    ("HELD", lambda: checks.gone_for_good(TERMINATED, [letter()], "t")),
+    ("NOT YET", lambda: checks.gone_for_good(TERMINATED[:2], [], "t")),
+    ("BROKEN", lambda: checks.gone_for_good(TERMINATED, [letter(job="t")], "t")),
+    ("HELD", lambda: checks.grew_old([*story("1 delivered a ada 1 7 4"), RETRY[-1]], "a")),
+    ("NOT YET", lambda: checks.grew_old(ONE_JOB, "a")),
+    ("BROKEN", lambda: checks.grew_old(RETRY, "a")),
+    ("BROKEN", lambda: checks.grew_old([*story("1 delivered a ada 1 7 4", "2 begun a ada 1"), RETRY[-1]], "a")),
+    ("HELD", lambda: checks.kept_by_heartbeats(BEATING, "a")),
+    ("NOT YET", lambda: checks.kept_by_heartbeats(BEATING[:-1], "a")),
+    ("NOT YET", lambda: checks.kept_by_heartbeats([*BEATING[:3], *story("4 acked a ada 1")], "a")),
+    ("BROKEN", lambda: checks.kept_by_heartbeats(ONE_JOB, "a")),
+    ("HELD", lambda: checks.patience_fits(BOTH, "b", "a", within=3)),
+    ("NOT YET", lambda: checks.patience_fits(RETRIED, "b", "a", within=3)),
+    ("NOT YET", lambda: checks.patience_fits(RETRIED, "a", "b", within=3)),
+    ("NOT YET", lambda: checks.patience_fits(BOTH[:3], "b", "a", within=3)),
+    ("BROKEN", lambda: checks.patience_fits(BOTH, "b", "a", within=2)),
+    ("HELD", lambda: checks.states([*DEAD, *ONE_JOB], {"p": "dead", "a": "done"})),
+    ("NOT YET", lambda: checks.states(DEAD, {"p": "?"})),
+    ("NOT YET", lambda: checks.states(DEAD, {"a": "done"})),
+    ("BROKEN", lambda: checks.states(DEAD, {"p": "stuck"})),
     ("HELD", lambda: checks.kept_alive(KEPT, "w", "you", ttl=4)),
     ("NOT YET", lambda: checks.kept_alive([], "w", "you", ttl=4)),
     ("NOT YET", lambda: checks.kept_alive(KEPT, "w", "me", ttl=4)),
