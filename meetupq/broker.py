@@ -22,6 +22,11 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
+try:
+    import fcntl
+except ImportError:  # Windows: a store goes without a lock there, and it's up to the user to open it only once
+    fcntl = None  # type: ignore[assignment]
+
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
@@ -43,6 +48,14 @@ BROKEN: Final = frozenset({(2, 14, 0)})
 """Repeats advisories of dead jobs after a restart; mended in 2.14.1."""
 START_LIMIT: Final = 10.0
 CONNECT_LIMIT: Final = 5.0
+STORE_LIMIT: Final = 5.0
+"""How long to wait for a store, in seconds: the guard of a lab that crashed ends its server within that time."""
+PATIENCE: Final = 1.0
+"""How long a server may take to end politely, in seconds."""
+PATIENCE_WITH_STORE: Final = 3.0
+"""The same if its store is to be used again: it writes some 10 ms per stream, and 200 streams took it 2.1 s."""
+LOCK: Final = "meetupq.lock"
+_CLOSED: Final = "the broker was closed while it started"
 _STORE_FAILED: Final = 10077  # server: JSStreamStoreFailedF, such as "maximum messages exceeded", under status 503
 _READY: Final = "Server is ready"
 _PORT: Final = re.compile(r"Listening for client connections on \S+:(\d+)")
@@ -123,13 +136,25 @@ class Broker:
     Args:
         url: of a server that runs already; credentials may be part of it.
         port: 0 lets the server choose a free one.
+        store: the folder where streams, consumers and buckets stay after `close` and after any crash; it is made if it
+            isn't there, nothing in it is ever deleted, and one broker at a time may use it. (A killed server may lose
+            the deliveries that its consumers counted in its last 0.1 s.) Without it they live in the temp folder.
 
-    The temp folder with the store, the config and the log lives from `start` to `close`, over any number of stops,
-    kills and restarts; a guard process removes it, and the server, should this process die.
+    Raises:
+        BrokerError: the store is no path, or a server that runs already is to be used.
+
+    The temp folder with the config, the log and, unless you chose one, the store lives from `start` to `close`, over
+    any number of stops, kills and restarts; a guard process removes it, and the server, should this process die.
     """
 
-    def __init__(self, url: str | None = None, *, port: int = 0) -> None:
+    def __init__(self, url: str | None = None, *, port: int = 0, store: str | Path | None = None) -> None:
         self._external = url or os.environ.get("MEETUPQ_NATS_URL") or None
+        self._store = None if store is None else _store_path(store)
+        if self._store and self._external:
+            by = "the url" if url else "MEETUPQ_NATS_URL"
+            raise BrokerError(
+                f"the server at {self.address} runs already and has a store of its own: leave out the store, or {by}"
+            )
         self._wanted_port = port
         self._token = secrets.token_urlsafe(24)
         self._folder: Path | None = None
@@ -185,7 +210,8 @@ class Broker:
 
         Raises:
             ServerNotFound, ServerTooOld: see `find_server`, `server_version`.
-            BrokerNotStarted: it came up and died, or not at all; its fatal log lines are in the message.
+            BrokerNotStarted: it came up and died, or not at all; its fatal log lines are in the message. Or the store
+                can't be used, or another broker has it and still had it 5 s later.
             BrokerUnreachable: nothing answers at the given url.
         """
         if not self.ours:
@@ -204,7 +230,7 @@ class Broker:
         # This thread can't be stopped: a start that was cancelled must not bring up what nobody would ever close.
         with self._changing:
             if not self._wanted:
-                raise BrokerNotStarted("the broker was closed while it started")
+                raise BrokerNotStarted(_CLOSED)
             if not self.running:
                 self._spawn()
 
@@ -212,21 +238,24 @@ class Broker:
         server = find_server()
         self.version = server_version(server)
         if self._guard is not None and self._guard.poll() is not None:
-            # Somebody killed the guard, and the server with it; the store in the folder is still good.
+            # Somebody killed the guard, and the server with it; the store is still good.
             assert self._guard.stdin and self._guard.stdout
             for pipe in (self._guard.stdin, self._guard.stdout):
                 with contextlib.suppress(OSError):
                     pipe.close()
             self._guard = None
         if self._guard is None:
-            self._folder = self._folder or Path(tempfile.mkdtemp(prefix="meetupq-"))
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, str(self._folder), str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            with self._locked_store() as locks:
+                self._folder = self._folder or Path(tempfile.mkdtemp(prefix="meetupq-"))
+                arguments = [self._folder, os.getpid(), PATIENCE_WITH_STORE if self._store else PATIENCE, *locks]
+                self._guard = subprocess.Popen(
+                    [sys.executable, "-I", "-S", guard.__file__, *map(str, arguments)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    pass_fds=locks,
+                )
         assert self._folder and self._guard.stdout
         config = self._folder / "server.conf"
         config.touch(mode=0o600)  # it holds the token
@@ -235,7 +264,7 @@ class Broker:
                 port=self.port or self._wanted_port or -1,
                 token=self._token,
                 # Not as \u escapes, which the server's config doesn't know.
-                store=json.dumps(str(self._folder / "store"), ensure_ascii=False),
+                store=json.dumps(str(self._store or self._folder / "store"), ensure_ascii=False),
                 log=json.dumps(str(self._folder / "server.log"), ensure_ascii=False),
             ),
             encoding="utf-8",
@@ -250,6 +279,54 @@ class Broker:
         threading.Thread(
             target=self._await_exit, args=(self._guard, self._exited), name="meetupq-guard", daemon=True
         ).start()
+
+    @contextlib.contextmanager
+    def _locked_store(self) -> Iterator[list[int]]:
+        """Lock the user's store, for the guard and the server to inherit; no descriptors if there is nothing to lock.
+
+        nats-server takes no lock, and two of them would ruin a store. Ours is held by guard and server, from the start
+        of the one to the end of both, and not by this process: neither its crash may free the store while the server
+        lives, nor a child that it forks keep the store when the server is gone.
+        """
+        if self._store is None:
+            yield []
+            return
+        try:
+            self._store.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._store / LOCK, os.O_RDWR | os.O_CREAT, 0o666) if fcntl else None
+        except (FileExistsError, NotADirectoryError):
+            raise BrokerNotStarted(f"the store {self._store} is a file, or lies in one: choose a folder") from None
+        except OSError as error:
+            raise BrokerNotStarted(self._store_unusable(error)) from error
+        if lock is None:
+            yield []
+            return
+        try:
+            self._wait_for(lock)
+            yield [lock]
+        finally:
+            os.close(lock)
+
+    def _wait_for(self, lock: int) -> None:
+        deadline = time.monotonic() + STORE_LIMIT
+        while self._wanted:  # or else it was closed while it waited
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise BrokerNotStarted(
+                        f"the store {self._store} is in use by another broker: close that lab first, "
+                        "or choose another folder"
+                    ) from None
+            except OSError as error:  # a file system without locks
+                raise BrokerNotStarted(self._store_unusable(error)) from error
+            else:
+                return
+            time.sleep(0.02)
+        raise BrokerNotStarted(_CLOSED)
+
+    def _store_unusable(self, error: OSError) -> str:
+        return f"the store {self._store} can't be used ({error.strerror}): choose a folder that you may write to"
 
     @staticmethod
     def _await_exit(guard: subprocess.Popen[bytes], exited: threading.Event) -> None:
@@ -284,6 +361,8 @@ class Broker:
         text = f"nats-server {self.version} {why}" + (": " + "; ".join(fatal) if fatal else "")
         if any("address already in use" in line for line in fatal):
             text += f". Port {port} is in use: choose another, or let the server choose one with port=0"
+        elif self._store and any("JetStream" in line for line in fatal):
+            text += f". The store is {self._store}: mend that folder, or choose another"
         return text.replace(self._token, "***")
 
     async def _look_at_external(self) -> None:
@@ -360,7 +439,10 @@ class Broker:
                 raise BrokerError(f"nats-server (pid {self.pid}) did not end within 5 s; close the lab to kill it")
 
     async def close(self) -> None:
-        """Stop the server and remove its folder. Twice does no harm; somebody else's server is left alone."""
+        """Stop the server and remove its temp folder; a store that you chose stays.
+
+        Twice does no harm; somebody else's server is left alone.
+        """
         if self.ours:
             await asyncio.to_thread(self.abandon)
 
@@ -371,8 +453,14 @@ class Broker:
             self._abandon()
 
     def _abandon(self) -> None:
-        if self._guard is None:
-            return
+        if self._guard is not None:
+            self._end_guard()
+        if self._folder:  # still there only if the guard was killed
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder, self.port, self.pid = None, 0, 0
+
+    def _end_guard(self) -> None:
+        assert self._guard
         self._order(end=True)  # the end of the pipe alone may not reach it: a forked child can hold it open
         guard, self._guard = self._guard, None
         assert guard.stdin and guard.stdout
@@ -385,9 +473,23 @@ class Broker:
             guard.wait()
         self._exited.wait(1.0)
         guard.stdout.close()
-        if self._folder:  # still there only if the guard was killed
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder, self.port, self.pid = None, 0, 0
+
+
+def _store_path(store: str | Path) -> Path:
+    """The folder in full, so that it stays the same wherever the process goes later.
+
+    Raises:
+        BrokerError: it is no path, or one that the server's config can't hold.
+    """
+    if not isinstance(store, (str, Path)) or not str(store):
+        what = "empty" if isinstance(store, str) else f"of type {type(store).__name__}"
+        raise BrokerError(f"the store is {what}: give the path of a folder, as a str or a Path")
+    if any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in str(store)):
+        raise BrokerError(f"the store {str(store)!r} has letters that no config can hold: choose another folder")
+    try:
+        return Path(store).expanduser().absolute()
+    except RuntimeError as error:  # "~somebody" whom this machine doesn't know
+        raise BrokerError(f"the store {store} is in a home that isn't there: write its path in full") from error
 
 
 @contextlib.contextmanager

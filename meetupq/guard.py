@@ -1,7 +1,8 @@
 """The guard: a small process that owns one nats-server and its folder, and outlives neither us nor them.
 
-It runs as a script of its own (`python guard.py FOLDER PARENT`), in a session of its own, and imports nothing of
-meetupq, so that it starts in some 25 ms. It takes orders as JSON lines on stdin and answers on stdout:
+It runs as a script of its own (`python guard.py FOLDER PARENT PATIENCE [LOCK]`), in a session of its own, and imports
+nothing of meetupq, so that it starts in some 25 ms. PATIENCE is how long, in seconds, it lets a server end by itself;
+LOCK is the descriptor of a locked file that it inherits. It takes orders as JSON lines on stdin and answers on stdout:
 
     {"start": [argv]}     -> {"pid": 123}, and {"exit": -9} when that process ends
     {"signal": 15}        sends the signal to the process
@@ -23,6 +24,9 @@ import sys
 import threading
 import time
 
+with contextlib.suppress(ImportError):  # not on Windows, where there is no LOCK either
+    import fcntl
+
 PR_SET_PDEATHSIG = 1
 PARENT_EVERY = 0.5
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before any fork
@@ -37,7 +41,8 @@ def die_with_the_guard() -> None:
 def main() -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
-    folder, parent = sys.argv[1], int(sys.argv[2])
+    folder, parent, patience = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    locks = [int(lock) for lock in sys.argv[4:]]
     process = None
     changing = threading.Lock()  # held while a server starts, and from the beginning of the end
 
@@ -56,10 +61,14 @@ def main() -> None:
                 process.send_signal(signal.SIGCONT)  # a frozen server can't hear the polite request
             process.terminate()
             try:
-                process.wait(1.0)
+                process.wait(patience)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for lock in locks:
+            # Said aloud: the end of guard and server would do, were it not for a child that our parent may have forked
+            # while it had the lock open.
+            fcntl.flock(lock, fcntl.LOCK_UN)
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
@@ -79,6 +88,9 @@ def main() -> None:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
+                    # The server holds the lock too: should the guard be killed, the store is in use for as long as the
+                    # server lives, be it the moment until Linux kills it, or longer on a system that doesn't.
+                    pass_fds=locks,
                     preexec_fn=die_with_the_guard if LIBC else None,
                 )
             say(pid=process.pid)

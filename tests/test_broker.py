@@ -13,19 +13,22 @@ import subprocess
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import nats
 import nats.errors
 import psutil
 import pytest
-from conftest import Connect, eventually
+from conftest import Connect, eventually, measured
 from nats.aio.client import Client
+from nats.js.api import ConsumerConfig
 
 import meetupq
-from meetupq.broker import Broker, asking, check_version, find_server, server_version, sever
+from meetupq.broker import LOCK, Broker, asking, check_version, find_server, server_version, sever
 from meetupq.errors import (
+    BrokerError,
     BrokerNotStarted,
     BrokerUnreachable,
     JobRefused,
@@ -388,6 +391,422 @@ async def test_nothing_outlives_a_killed_process(tmp_path: Path) -> None:
         parent.kill()
     await eventually(lambda: not any(process.is_running() for process in processes), within=5)
     await eventually(lambda: not Path(folder).exists(), within=5)
+
+
+# --- a store that stays ----------------------------------------------------------------------------
+
+Begin = Callable[..., Awaitable[list[psutil.Process]]]
+
+
+async def fill(broker: Broker) -> None:
+    """A stream with two messages, a durable consumer that was given the first one twice, and a bucket with a key."""
+    client = await broker.connect()
+    jetstream = client.jetstream()
+    await jetstream.add_stream(name="kept", subjects=["kept.*"])
+    await jetstream.publish("kept.a", b"one")
+    consumer = await jetstream.pull_subscribe("kept.*", durable="worker", config=ConsumerConfig(ack_wait=1))
+    for _ in range(2):
+        [message] = await consumer.fetch(1, timeout=5)
+        await message.nak()
+    assert message.metadata.num_delivered == 2
+    await jetstream.publish("kept.a", b"two")
+    await (await jetstream.create_key_value(bucket="notes")).put("who", b"ada")
+    await client.close()
+
+
+async def check_filled(broker: Broker, after_kill: bool = False) -> None:
+    client = await broker.connect()
+    jetstream = client.jetstream()
+    assert (await jetstream.stream_info("kept")).state.messages == 2
+    assert (await jetstream.get_msg("kept", seq=2)).data == b"two"
+    consumer = await jetstream.pull_subscribe("kept.*", durable="worker")
+    deliveries: dict[bytes, int] = {}
+    while len(deliveries) < 2:
+        [message] = await consumer.fetch(1, timeout=5)
+        deliveries.setdefault(message.data, message.metadata.num_delivered)
+    if after_kill:  # the server writes its counts up to 0.1 s late
+        assert deliveries.pop(b"one") <= 3
+        deliveries[b"one"] = 3
+    assert deliveries == {b"one": 3, b"two": 1}, "it goes on counting where it was"
+    assert (await (await jetstream.key_value("notes")).get("who")).value == b"ada"
+    await client.close()
+
+
+def is_over(process: psutil.Process) -> bool:
+    """Dead; an orphan may wait a while until the system buries it."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture
+def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the temp folders of this test's brokers are."""
+    folder = tmp_path / "temp"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "mine" / "store"
+
+
+@pytest.fixture
+async def begin(temp: Path) -> AsyncIterator[Begin]:
+    """Runs a broker in another process, fills its store if asked, and goes on until it is killed; yields its pids."""
+    script = (
+        "import asyncio, os, sys, psutil\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from test_broker import fill\n"
+        "from meetupq.broker import Broker\n"
+        "async def main():\n"
+        "    async with Broker(store=sys.argv[1]) as broker:\n"
+        "        if sys.argv[2:]:\n"
+        "            await fill(broker)\n"
+        "        print(os.getpid(), psutil.Process(broker.pid).ppid(), broker.pid, flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    package = str(Path(meetupq.__file__).parent.parent)
+    began: list[subprocess.Popen[bytes]] = []
+
+    async def begin(store: Path, *words: str) -> list[psutil.Process]:
+        command = [sys.executable, "-c", script, str(store), *words]
+        environment = {**os.environ, "PYTHONPATH": package, "TMPDIR": str(temp)}
+        began.append(subprocess.Popen(command, stdout=subprocess.PIPE, env=environment))
+        stdout = began[-1].stdout
+        assert stdout
+        said = await asyncio.to_thread(stdout.readline)
+        return [psutil.Process(int(pid)) for pid in said.split()]
+
+    yield begin
+    for process in began:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+async def test_a_store_keeps_everything_and_the_temp_folder_goes(
+    store: Path, temp: Path, kind: Callable[[Path], str | Path]
+) -> None:
+    broker = Broker(store=kind(store))
+    assert not store.exists(), "not before the start"
+    await broker.start()
+    await fill(broker)
+    assert [path.name[:8] for path in temp.iterdir()] == ["meetupq-"]
+    await broker.close()
+    assert not any(temp.iterdir())
+    assert not list(store.rglob("server.*")), "config, token and log are no part of it"
+    async with Broker(store=kind(store)) as again:
+        await check_filled(again)
+
+
+@pytest.mark.parametrize("way", ["stop", "kill"])
+async def test_within_one_broker_a_store_of_yours_comes_back_too(store: Path, way: str) -> None:
+    async with Broker(store=store) as broker:
+        await fill(broker)
+        port = broker.port
+        await getattr(broker, way)()
+        await broker.start()
+        assert broker.port == port
+        await check_filled(broker, after_kill=way == "kill")
+
+
+async def test_a_closed_broker_opens_its_store_again(store: Path) -> None:
+    async with Broker(store=store) as broker:
+        await fill(broker)
+    async with broker:
+        await check_filled(broker)
+
+
+async def test_what_else_is_in_the_folder_stays(store: Path) -> None:
+    store.mkdir(parents=True)
+    (store / "thesis.txt").write_text("all of it")
+    async with Broker(store=store):
+        pass
+    assert (store / "thesis.txt").read_text() == "all of it"
+
+
+async def test_a_store_is_where_it_was_named_wherever_we_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("home", "elsewhere"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    brokers = [Broker(store="here"), Broker(store="~/there")]
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for broker in brokers:
+        async with broker:
+            pass
+    assert (tmp_path / "here" / "jetstream").is_dir()
+    assert (tmp_path / "home" / "there" / "jetstream").is_dir()
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
+async def test_a_store_with_any_letters(tmp_path: Path) -> None:
+    store = tmp_path / 'ü 日本 "quoted" $HOME \\x'
+    async with Broker(store=store) as broker:
+        await fill(broker)
+    assert (store / "jetstream").is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == [store.name]
+
+
+async def test_a_store_outlives_our_sigkill_and_opens_at_once(store: Path, temp: Path, begin: Begin) -> None:
+    process, _, server = await begin(store, "fill")
+    process.kill()
+    async with Broker(store=store) as broker:
+        assert is_over(server), "never two servers on it"
+        await check_filled(broker)
+        await eventually(lambda: len(list(temp.iterdir())) == 1)
+    assert not any(temp.iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a child together with its parent")
+async def test_a_store_outlives_the_sigkill_of_process_and_guard(store: Path, begin: Begin) -> None:
+    process, guard, server = await begin(store, "fill")
+    for one in (guard, process):
+        one.kill()
+    async with Broker(store=store) as broker:
+        await eventually(lambda: is_over(server))
+        await check_filled(broker, after_kill=True)
+
+
+async def test_a_lock_file_from_before_is_no_hindrance(store: Path) -> None:
+    store.mkdir(parents=True)
+    (store / LOCK).write_text("held by 1")
+    (store / LOCK).chmod(0o600)
+    for _ in range(2):
+        async with Broker(store=store) as broker:
+            assert broker.running
+
+
+async def test_a_store_is_for_one_broker_at_a_time(store: Path, temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meetupq.broker.STORE_LIMIT", 0.1)
+    first, second = Broker(store=store), Broker(store=store)
+    await first.start()
+    await fill(first)
+    for change in (asyncio.sleep(0), first.stop(), first.start(), first.kill(), first.start()):
+        await change
+        with pytest.raises(BrokerNotStarted) as caught:
+            await second.start()
+        assert str(caught.value) == (
+            f"the store {store} is in use by another broker: close that lab first, or choose another folder"
+        )
+    assert first.running and not second.running
+    assert len(psutil.Process().children()) == len(list(temp.iterdir())) == 1
+    await first.close()
+    async with second:
+        await check_filled(second)
+
+
+async def test_a_store_is_for_one_process_at_a_time(store: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meetupq.broker.STORE_LIMIT", 0.1)
+    _, _, server = await begin(store)
+    with pytest.raises(BrokerNotStarted, match="in use by another broker"):
+        await Broker(store=store).start()
+    assert server.is_running()
+
+
+async def test_a_broker_waits_for_a_store_that_is_being_closed(store: Path) -> None:
+    second = Broker(store=store)
+    async with Broker(store=store) as first:
+        await fill(first)
+        starting = asyncio.ensure_future(second.start())
+        await eventually(second._changing.locked)
+    await starting
+    await check_filled(second)
+    await second.close()
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+async def test_closing_a_broker_that_waits_for_its_store_does_not_wait_too(store: Path, how: str) -> None:
+    second = Broker(store=store)
+    async with Broker(store=store):
+        starting = asyncio.ensure_future(second.start())
+        await eventually(second._changing.locked)
+        with measured() as seconds:
+            if how == "cancel":
+                starting.cancel()
+            else:
+                await second.close()
+            with pytest.raises((BrokerNotStarted, asyncio.CancelledError)):
+                await starting
+            await eventually(lambda: not second._changing.locked())
+        assert seconds() < 2
+        assert len(psutil.Process().children()) == 1
+
+
+async def test_where_no_files_can_be_locked_a_store_goes_without(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows, which has no fcntl."""
+    monkeypatch.setattr("meetupq.broker.fcntl", None)
+    for _ in range(2):
+        async with Broker(store=store) as broker:
+            assert broker.running
+    assert [path.name for path in store.iterdir()] == ["jetstream"]
+
+
+async def test_guard_and_server_hold_the_store_and_this_process_does_not(store: Path) -> None:
+    """On Linux a killed guard takes the server along, but its files are closed before that; elsewhere it doesn't."""
+    async with Broker(store=store) as broker:
+        server = psutil.Process(broker.pid)
+        guard = server.parent()
+        assert guard
+        holders = [str(store / LOCK) in {file.path for file in p.open_files()} for p in (server, guard)]
+        assert holders == [True, True]
+        assert str(store / LOCK) not in {file.path for file in psutil.Process().open_files()}
+
+
+async def test_a_child_forked_at_the_wrong_moment_does_not_keep_the_store(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It inherits the open lock file, and may live on: a pool of multiprocessing, say."""
+    popen = subprocess.Popen
+    inherited: list[int] = []
+
+    def forking(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        inherited.extend(os.dup(lock) for lock in options.get("pass_fds", ()))
+        return popen(*args, **options)
+
+    monkeypatch.setattr("subprocess.Popen", forking)
+    async with Broker(store=store):
+        pass
+    assert len(inherited) == 1
+    monkeypatch.setattr("meetupq.broker.STORE_LIMIT", 0)
+    async with Broker(store=store) as again:
+        assert again.running
+    for lock in inherited:
+        os.close(lock)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a child together with its parent")
+async def test_a_store_that_another_took_after_our_guard_was_killed_is_left_to_it(
+    store: Path, temp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Broker(store=store)
+    await first.start()
+    await fill(first)
+    guard = psutil.Process(first.pid).parent()
+    assert guard
+    guard.kill()
+    await eventually(lambda: not first.running)
+    async with Broker(store=store) as second:
+        monkeypatch.setattr("meetupq.broker.STORE_LIMIT", 0.1)
+        with pytest.raises(BrokerNotStarted, match="in use by another broker"):
+            await first.start()
+        assert [path for path in temp.iterdir() if path != second._folder] == [], "the token isn't left behind"
+        await check_filled(second, after_kill=True)
+    async with first:
+        assert first.running
+
+
+async def test_a_server_that_will_not_go_is_gone_in_time(store: Path, tmp_path: Path, begin: Begin) -> None:
+    """With a store it has 3 s to write it instead of 1 s, and even then nothing outlives us by 5 s."""
+    stubborn = script(
+        tmp_path / "server",
+        '[ "$1" = --version ] && echo "nats-server: v2.15.1" && exit\n'
+        'log=$(sed -n \'s/^log_file: "\\(.*\\)"$/\\1/p\' "$2")\n'
+        'echo "Listening for client connections on 127.0.0.1:1" > "$log"\n'
+        'echo "Server is ready" >> "$log"\n'
+        "trap '' TERM\nexec sleep 60",
+    )
+    with pytest.MonkeyPatch.context() as named:
+        named.setitem(os.environ, "MEETUPQ_NATS_SERVER", str(stubborn))
+        process, *others = await begin(store)
+    with measured() as seconds:
+        process.kill()
+        await eventually(lambda: all(map(is_over, others)), within=5)
+    assert seconds() > 2.5
+    async with Broker(store=store) as broker:
+        assert broker.running
+
+
+# --- a store that can't be -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("store", "words"),
+    [
+        (5, "the store is of type int: give the path of a folder"),
+        (b"/tmp/store", "the store is of type bytes: give the path of a folder"),
+        ("", "the store is empty: give the path of a folder"),
+        ("a\0b", "has letters that no config can hold: choose another folder"),
+        ("a\nb", "has letters that no config can hold: choose another folder"),
+        ("a\udcffb", "has letters that no config can hold: choose another folder"),
+        ("~nobody-of-this-name/store", "the store ~nobody-of-this-name/store is in a home that isn't there"),
+    ],
+)
+def test_a_store_that_is_no_path_is_refused(store: Any, words: str) -> None:
+    with pytest.raises(BrokerError, match=words):
+        Broker(store=store)
+
+
+@pytest.mark.parametrize("by", ["the url", "MEETUPQ_NATS_URL"])
+def test_a_server_that_runs_already_takes_no_store(store: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    url = "nats://ada:s3cret@127.0.0.1:4222"
+    if by == "MEETUPQ_NATS_URL":
+        monkeypatch.setenv("MEETUPQ_NATS_URL", url)
+    with pytest.raises(BrokerError) as caught:
+        Broker(url if by == "the url" else None, store=store)
+    assert str(caught.value) == (
+        f"the server at 127.0.0.1:4222 runs already and has a store of its own: leave out the store, or {by}"
+    )
+    assert "s3cret" not in everything_said(caught.value)
+
+
+async def check_refused(store: Path, words: str, temp: Path) -> None:
+    broker = Broker(store=store)
+    with pytest.raises(BrokerNotStarted, match=words) as caught:
+        await broker.start()
+    assert str(store) in str(caught.value) and "\n" not in str(caught.value)
+    assert broker._token not in everything_said(caught.value)
+    assert not broker.running
+    assert psutil.Process().children() == []
+    assert not any(temp.iterdir())
+    assert not any(str(store) in file.path for file in psutil.Process().open_files())
+
+
+@pytest.mark.parametrize("inside", ["", "below", "below/it"])
+async def test_a_file_is_no_store(tmp_path: Path, temp: Path, inside: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    await check_refused(tmp_path / "file" / inside, "is a file, or lies in one: choose a folder", temp)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder in which not even root can write")
+@pytest.mark.parametrize("inside", ["", "below"])
+async def test_a_store_where_nobody_can_write_is_refused(temp: Path, inside: str) -> None:
+    await check_refused(Path("/proc") / inside, r"can't be used \(.+\): choose a folder that you may write to", temp)
+
+
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write everywhere")
+async def test_a_store_that_we_may_only_read_is_refused(store: Path, temp: Path) -> None:
+    store.mkdir(parents=True)
+    store.chmod(0o500)
+    await check_refused(store, r"can't be used \(Permission denied\): choose a folder that you may write to", temp)
+
+
+async def test_a_folder_in_the_locks_place_is_refused(store: Path, temp: Path) -> None:
+    (store / LOCK).mkdir(parents=True)
+    await check_refused(store, r"can't be used \(Is a directory\)", temp)
+
+
+async def test_a_store_that_the_server_refuses_is_quoted_and_let_go(store: Path, temp: Path) -> None:
+    store.mkdir(parents=True)
+    (store / "jetstream").write_text("not the server's")
+    await check_refused(store, "ended at once: Can't start JetStream: .*: mend that folder, or choose another", temp)
+    assert (store / "jetstream").read_text() == "not the server's", "nothing of yours is ever deleted"
+    (store / "jetstream").unlink()
+    async with Broker(store=store) as broker:
+        assert broker.running
+
+
+async def test_without_a_server_no_store_is_made(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEETUPQ_NATS_SERVER", "/nowhere/nats-server")
+    with pytest.raises(ServerNotFound):
+        await Broker(store=store).start()
+    assert not store.exists()
 
 
 # --- somebody else's server ------------------------------------------------------------------------
