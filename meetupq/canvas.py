@@ -8,12 +8,11 @@ and labels in the plot are drawn for each frame.
 from __future__ import annotations
 
 import io
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, inf, nan
-from typing import Any, Final, TypeVar, cast
+from math import ceil, nan
+from typing import Any, Final, cast
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
@@ -28,11 +27,10 @@ from matplotlib.transforms import Affine2D
 from PIL import Image
 
 from meetupq.history import Event, History, events_of
-from meetupq.timeline import ItemLine, JobLine, JobState, Ownership, Timeline, WorkerState
+from meetupq.timeline import JobLine, JobState, Ownership, Timeline, WorkerState
 
 Told = History | Iterable[Event] | Timeline
 """What pictures and twins are made from."""
-_Line = TypeVar("_Line", JobLine, ItemLine)
 _Spans = list[tuple[float, float]]
 
 # --- colours and marks -------------------------------------------------------------------------------
@@ -56,18 +54,20 @@ MARKS: Final = {
     "failed": ("∅", "#7D4E57", "silent"), "killed": ("✗", "#D1242F", "killed"),
     "timed_out": ("hourglass", "#0F6E84", "timed out"), "terminated": ("■", "#24292F", "terminated"),
     "stuck": ("⊠", JOB_STATE_COLOURS["stuck"], "stuck"), "dead": ("◆", JOB_STATE_COLOURS["dead"], "dead"),
-    "redriven": ("◇", JOB_STATE_COLOURS["dead"], "redriven"), "free": ("○", MUTED, "free"),
-    "frozen": ("❄", "#0072B2", "frozen"), "cut": ("✂", "#7D4E57", "cut off"), "expired": ("▼", "#8A5A00", "expired"),
-    "released": ("↩", "#0F6E84", "released"), "lost": ("⊘", "#9B1C3A", "lost"),
-    "finished": ("✓", "#1A7F37", "finished"),
+    "redriven": ("◇", JOB_STATE_COLOURS["dead"], "redriven"), "escalated": ("➘", "#8E3A9D", "escalated"),
+    "free": ("○", MUTED, "free"), "frozen": ("❄", "#0072B2", "frozen"), "cut": ("✂", "#7D4E57", "cut off"),
+    "expired": ("▼", "#8A5A00", "expired"), "released": ("↩", "#0F6E84", "released"),
+    "lost": ("⊘", "#9B1C3A", "lost"), "finished": ("✓", "#1A7F37", "finished"),
 }  # fmt: skip
 """Kind of mark: glyph, colour, the word in the key. The order is that of drawing and of the key."""
 
 # Kind of stroke: drawing order, width in pixels (0 = follows the layout), dashes.
 _STROKES: Final[dict[str, tuple[float, float, tuple[float, ...]]]] = {
-    "outage": (1.0, 0, ()), "plate": (1.1, 0, ()), "wait": (1.2, 1.5, ()), "fall": (1.3, 1.4, ()), "tail": (2.0, 0, ()),
-    "hatch": (2.1, 1.2, ()), "bar": (2.2, 0, ()), "late": (2.3, 4, ()), "swatch": (2.3, 12, ()), "beat": (2.4, 1.8, ()),
-    "patience": (2.5, 1.1, (3, 2.5)), "limit": (2.6, 1.6, ()), "now": (2.7, 1.3, ()),
+    "outage": (1.0, 0, ()), "plate": (1.1, 0, ()), "spotlit": (1.14, 0, ()), "spot": (1.15, 0, ()),
+    "wait": (1.2, 1.5, ()), "fall": (1.3, 1.4, ()), "tail": (2.0, 0, ()), "paper": (2.05, 0, ()),
+    "hatch": (2.1, 1.2, ()), "bar": (2.2, 0, ()), "hand": (2.25, 1.5, (1.2, 1.8)), "late": (2.3, 3, ()),
+    "swatch": (2.3, 12, ()), "beat": (2.4, 1.8, ()), "patience": (2.5, 1.1, (3, 2.5)), "limit": (2.6, 1.6, ()),
+    "now": (2.7, 1.3, ()),
 }  # fmt: skip
 
 EDGE, BADGE = 20.0, 18.0
@@ -152,7 +152,7 @@ def told(events: Told, now: float | None) -> tuple[Timeline, float]:
 
 def last_heard(job: JobLine) -> float:
     """When something last happened to a job."""
-    moments = [job.published, job.done, job.dead, job.exhausted, *job.redriven]
+    moments = [job.published, job.done, job.dead, job.exhausted, job.terminated, *job.put_back]
     for attempt in job.attempts[-1:]:
         moments += [attempt.start, attempt.end, attempt.closed]
     return max(moment for moment in moments if moment is not None)
@@ -189,11 +189,12 @@ def window(now: float) -> tuple[float, float]:
 
 @dataclass
 class Row:
-    """Where a row is, up to where it is taken, and what no label may cross in it and in the lane above it (pixels)."""
+    """Where a row is, up to where it is taken, and what no label may cross in it, in its bars and above it (pixels)."""
 
     y: float
     taken: float
     obstacles: _Spans
+    inside: _Spans
     above: _Spans
 
 
@@ -214,6 +215,8 @@ class Picture:
         # At 72 dots an inch a point is a CSS pixel: all font sizes and line widths are pixels.
         self.figure = Figure(figsize=(width / 72, height / 72), dpi=72 * pixel_ratio, facecolor="white")
         self.full_draws = 0
+        self.spot: tuple[str, float] | None = None
+        """A row's name and a moment to point out, with light behind what is there."""
         self._canvas: Any = FigureCanvasAgg(self.figure)
         self._pixels = Affine2D().scale(pixel_ratio, -pixel_ratio).translate(0, height * pixel_ratio)
         self._top, self._bottom = _TOP, max(height - _BOTTOM, _TOP + 20)
@@ -247,6 +250,7 @@ class Picture:
         # The strip between subtitle and plot is kept free for this label.
         self._text(here, self._top - 13, "now", INK, align="center", bold=True)
         self._draw_rows()
+        self._draw_spot(names)
         room = self.width - EDGE - self._left - text_width(self.axis_label) - 16
         self._text(self.width - EDGE, self.height - 12, fit(folded, room), MUTED, align="right")
         if not names and not folded:
@@ -288,16 +292,12 @@ class Picture:
         """Collect what is in the rows, as strokes, marks and texts."""
 
     @staticmethod
-    def _fold(
-        lines: Sequence[_Line], room: int, rank: Callable[[_Line], tuple[float, float]], noun: str
-    ) -> tuple[list[_Line], str]:
-        """The lines to show, and a sentence on the others: all of rank -inf, then the lowest until the rest fits."""
-        past = sum(rank(line)[0] == -inf for line in lines)
-        hidden = {line.name: line.state for line in sorted(lines, key=rank)[: max(past, len(lines) - room)]}
-        counted = sorted(Counter("finished" if state == "done" else state for state in hidden.values()).items())
-        parts = ", ".join(f"{number} {state}" for state, number in counted)
-        sentence = f"+ {parts} {noun}{'' if len(hidden) == 1 else 's'} not shown" if hidden else ""
-        return [line for line in lines if line.name not in hidden], sentence
+    def _not_shown(counted: Mapping[str, int], noun: str) -> str:
+        """A sentence on the rows that are folded away, by state; "" if there are none."""
+        named = sorted(("finished" if state == "done" else state, number) for state, number in counted.items())
+        parts = [f"{number} {state}" for state, number in named if number]
+        plural = "" if sum(counted.values()) == 1 else "s"
+        return f"+ {', '.join(parts)} {noun}{plural} not shown" if parts else ""
 
     def _lay_out(self, names: Sequence[str]) -> None:
         # The column of names grows in steps, so that one more letter doesn't move the whole picture.
@@ -307,13 +307,20 @@ class Picture:
         self._lane = _LANE if self._pitch >= _LANE_FROM_PITCH else 0.0
         self._bar = min((self._pitch - self._lane) * (0.84 if self._lane else 0.74), _MOST_BAR)
         plate = min(30.0, self._pitch - 2)
-        self._widths = {"bar": self._bar, "tail": self._bar, "plate": plate, "outage": self._bottom - self._top}
+        self._widths = {
+            "bar": self._bar,
+            "tail": self._bar,
+            "paper": self._bar,
+            "plate": plate,
+            "outage": self._bottom - self._top,
+        }
+        self._widths |= {"spotlit": self._pitch - 2, "spot": self._pitch - 2}
         first = self._top + self._lane + (self._pitch - self._lane) / 2
         self._ys = [first + index * self._pitch for index in range(len(names))]
 
     def _row(self, y: float) -> Row:
         now = self._x(self._now)
-        return Row(y, self._left, [(now - 4, now + 4)], [(now - 4, now + 4)])
+        return Row(y, self._left, [(now - 4, now + 4)], [], [(now - 4, now + 4)])
 
     def _colour(self, worker: str) -> str:
         return worker_colour(self._timeline, worker)
@@ -387,7 +394,8 @@ class Picture:
         else:
             order, width, dashes = _STROKES[kind]
             line.set(linestyle=(0, dashes) if dashes else "-", color=colour, zorder=order)
-            line.set(linewidth=width or self._widths[kind], solid_capstyle="butt", dash_capstyle="butt")
+            line.set(linewidth=width or self._widths[kind], dash_capstyle="butt")
+            line.set(solid_capstyle="round" if kind == "spot" else "butt")
         self.figure.add_artist(line)
         return line
 
@@ -400,20 +408,35 @@ class Picture:
                 if (x0 + x1 + text_width("no broker")) / 2 < self._x(self._now) - 24:
                     self._text((x0 + x1) / 2, self._top - 13, "no broker", MUTED, align="center")
 
+    def _draw_spot(self, names: Sequence[str]) -> None:
+        if self.spot and self.spot[0] in names:
+            # Of two rows of this name the last one: a job may be called DLQ.
+            y, x = dict(zip(names, self._ys, strict=True))[self.spot[0]], self._x(self.spot[1])
+            self._stroke("spotlit", "#FFF9E3", self._left, y, self._right, y)
+            self._stroke("spot", "#FFE184", x - 6, y, x + 6, y)
+
     def _draw_wait(self, begin: float, end: float, kind: str, y: float) -> None:
         """A hollow mark where a job or item came, and a thin line for as long as it waits for a worker."""
         self._stroke("wait", FAINT, self._x(begin), y, self._x(end), y)
-        self._mark(kind, max(self._x(begin), self._left + 9), y)
+        if kind:
+            self._mark(kind, max(self._x(begin), self._left + 9), y)
 
     def _draw_bar(self, colour: str, x0: float, x1: float, y: float, ticks: Iterable[float]) -> None:
         """A bar with white notches in its lower edge; at least 3 pixels long, for zero seconds are to be seen too."""
         self._stroke("bar", colour, x0, y, max(x1, x0 + 3), y)
-        base, height = y + self._bar / 2, max(self._bar * 0.2, 4.0)
+        base, height = y + self._bar / 2, 4.0  # clear of the letters in the bar
         for x in (self._x(tick) for tick in ticks if self._inside(tick)):
             self._stroke("beat", WHITE, x, base, x, base - height)
 
     def _draw_tail(self, colour: str, x0: float, x1: float, y: float, white: float = 0.78) -> None:
         self._stroke("tail", mix(colour, WHITE, white), x0, y, x1, y)
+
+    def _draw_hand(self, colour: str, x0: float, x1: float, y: float) -> None:
+        """A dotted box in the worker's colour: the job is in its hands, but the work has not begun."""
+        half = self._bar / 2 - 1
+        self._stroke("paper", mix(colour, WHITE, 0.92), x0, y, x1, y)
+        for xa, ya, xb, yb in ((x0, -half, x1, -half), (x0, half, x1, half), (x0 + 1, -half, x0 + 1, half)):
+            self._stroke("hand", colour, xa, y + ya, xb, y + yb)
 
     def _draw_patience(self, begin: float, until: float, row: Row) -> None:
         """A dashed outline over the time that is still granted, and a tick where it ends."""
@@ -437,19 +460,20 @@ class Picture:
         return x
 
     def _caption(
-        self, row: Row, colour: str, number: str, full: str, inner: tuple[float, float], starts: Sequence[float],
-        following: float,
+        self, row: Row, colour: str, choice: Sequence[str], inner: tuple[float, float], starts: Sequence[float],
+        following: float, ground: str = "",
     ) -> None:  # fmt: skip
-        """Write number and worker, or else the number alone, where there is room: in the bar, beside it, above it.
+        """Write the first of these words for which there is room: in the bar, beside it, above it.
 
-        `inner` is the part of the bar that is free, `starts` where words may begin beside it, `following` where the
-        next bar begins.
+        `inner` is the part of the bar that is free, `ground` its colour if it isn't the worker's, `starts` where words
+        may begin beside it, `following` where the next bar begins.
         """
         (left, right), dark, above = inner, mix(colour, "#000000", 0.45), row.y - self._bar / 2 - 7
-        places: list[tuple[float, float, str, float, _Spans]] = [(left + 5, row.y, text_on(colour), right - 5, [])]
+        within = text_on(ground or colour)
+        places: list[tuple[float, float, str, float, _Spans]] = [(left + 5, row.y, within, right - 5, row.inside)]
         places += [(x, row.y, dark, following - 4, row.obstacles) for x in starts]
         places += [(left, above, dark, following - 4, row.above)] if self._lane else []
-        for wanted in (full, number):
+        for wanted in choice:
             for x, y, ink, limit, taken in places:
                 room = min([limit] + [begin - 4 for begin, end in taken if end > x]) - x
                 if shown := fit(wanted, room, bold=True, least=min(len(wanted), 7)):
@@ -458,10 +482,11 @@ class Picture:
                     return
 
     def _note(self, x: float, y: float, choice: Sequence[str], colour: str, taken: _Spans) -> None:
-        """Write the first of these words for which there is room right or left of a mark."""
+        """Write the first of these words for which there is room right or left of a mark, or behind "now" near it."""
+        now = self._x(self._now)
         for words in choice:
             size = text_width(words)
-            for left in (x + 12, x - 12 - size):
+            for left in (x + 12, x - 12 - size, now + 8 if 0 <= now - x < size + 16 else -size):
                 inside = self._left <= left <= self._right - size
                 if inside and all(left + size <= begin or end <= left for begin, end in taken):
                     self._text(left, y, words, colour)

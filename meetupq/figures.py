@@ -10,18 +10,37 @@ ended; the dashed outline right of "now" is the time that the broker still grant
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import ceil, inf
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice, takewhile
+from math import ceil
+from operator import itemgetter
 from typing import Final
 
 from matplotlib.figure import Figure
 
-from meetupq.canvas import BADGE, EDGE, INK, MARKS, MUTED, Picture, Row, Told, delays, fit, last_heard, plain, told
-from meetupq.timeline import Attempt, ItemLine, JobLine, JobState, Ownership
+from meetupq.canvas import (
+    BADGE,
+    EDGE,
+    INK,
+    MARKS,
+    MUTED,
+    WHITE,
+    Picture,
+    Row,
+    Told,
+    delays,
+    fit,
+    last_heard,
+    plain,
+    text_width,
+    told,
+)
+from meetupq.timeline import Attempt, ItemLine, JobLine, Ownership
 
-_FOLDED_FIRST: Final[tuple[JobState, ...]] = (
-    "done", "terminated", "dead", "waiting", "retrying", "stuck", "in flight"
-)  # fmt: skip
+_TOLD_LETTERS: Final = 30
+"""Of so many letters the words are tried; there is never room for more."""
 
 
 class DeliveryPicture(Picture):
@@ -34,30 +53,30 @@ class DeliveryPicture(Picture):
     nothing = "nothing published yet"
 
     def _choose_rows(self) -> tuple[list[str], str]:
-        jobs = list(self._timeline.jobs.values())
-        self._dlq = any(job.deaths or job.redriven for job in jobs)
+        self._dlq = bool(self._timeline.letters)
         room = max(1, self._most_rows - self._dlq)
-        # A long queue must not push out all that happened: its end is folded away even before finished jobs.
-        queue = {name: place for place, name in enumerate(job.name for job in jobs if job.state == "waiting")}
+        of = {state: jobs.values() for state, jobs in self._timeline.by_state.items()}
+        # A long queue must not push out all that happened: its end comes after even the finished jobs.
+        queue = max(room // 4, 1)
+        first: list[Iterable[JobLine]] = [reversed(of[state]) for state in ("in flight", "stuck", "retrying")]
+        first += [islice(of["waiting"], queue)]
+        first += [takewhile(self._recent, reversed(of[state])) for state in ("dead", "terminated", "done")]
+        shown = islice(chain(*first, islice(of["waiting"], queue, None)), room)
+        self._jobs = sorted(shown, key=lambda job: job.place)
+        counted = Counter[str](self._timeline.counts)
+        counted.subtract(job.state for job in self._jobs)
+        return [job.name for job in self._jobs] + ["DLQ"] * self._dlq, self._not_shown(counted, "job")
 
-        def rank(job: JobLine) -> tuple[float, float]:
-            if job.state in ("done", "dead", "terminated") and last_heard(job) < self._start:
-                return -inf, 0
-            if job.state == "waiting":
-                place = queue[job.name]
-                return -1 if place >= max(room // 4, 1) else _FOLDED_FIRST.index("waiting"), -place
-            return _FOLDED_FIRST.index(job.state), last_heard(job)
-
-        self._jobs, folded = self._fold(jobs, room, rank, "job")
-        return [job.name for job in self._jobs] + ["DLQ"] * self._dlq, folded
+    def _recent(self, job: JobLine) -> bool:
+        return last_heard(job) >= self._start
 
     def _draw_rows(self) -> None:
         if self._dlq:
             # At the very bottom from the start, so that it stays where it is when more jobs come.
             self._ys[-1] = self._bottom - self._pitch / 2
-        letters = [(at, "dead", job) for job in self._timeline.jobs.values() for at in job.deaths]
-        letters += [(at, "redriven", job) for job in self._timeline.jobs.values() for at in job.redriven]
-        letters = sorted((letter for letter in letters if self._inside(letter[0])), key=lambda letter: letter[0])
+        known = self._timeline.letters
+        seen = (bisect_left(known, self._start, key=itemgetter(0)), bisect_right(known, self._stop, key=itemgetter(0)))
+        letters = known[slice(*seen)]
         row_of = {job.name: y for job, y in zip(self._jobs, self._ys, strict=False)}
         falls = [(self._x(at), row_of[job.name]) for at, _, job in letters if job.name in row_of]
         for x, y in falls:
@@ -75,41 +94,74 @@ class DeliveryPicture(Picture):
         self._stroke("plate", "#FBF0F2", self._left, row.y, self._right, row.y)
         row.obstacles += [(self._x(at) - 10, self._x(at) + 10) for at, _, _ in letters]
         # The newest letters get their words first; the rest as far as there is room, left or right of the mark.
-        for at, kind, job in reversed(letters):
-            x, name, what = self._x(at), fit(plain(job.name), 120), kind
+        for number, (at, kind, job) in enumerate(reversed(letters)):
+            x, what = self._x(at), kind
+            self._mark(kind, x, row.y)
             if kind == "dead" and at == job.deaths[-1]:
                 what = f"after {job.deliveries} deliver{'y' if job.deliveries == 1 else 'ies'}"
-            self._mark(kind, x, row.y)
-            self._note(x, row.y, (f"{name} {what}", name), MARKS[kind][1], row.obstacles)
+            if number < _TOLD_LETTERS:
+                name = fit(plain(job.name), 120)
+                self._note(x, row.y, (f"{name} {what}", name), MARKS[kind][1], row.obstacles)
 
     def _draw_job(self, job: JobLine, row: Row) -> None:
         for begin in (job.published, *job.put_back):
             taken = next((a.start for a in job.attempts if a.start >= begin), None)
             if (taken is None and job.state == "waiting") or (taken and self._x(taken) - self._x(begin) > 18):
-                self._draw_wait(begin, self._now if taken is None else taken, "waiting", row.y)
-        attempts = [a for a in job.attempts if max(a.end or 0, self._now if a.open else a.closed or 0) >= self._start]
+                kind = "" if begin in job.escalated else "waiting"
+                self._draw_wait(begin, self._now if taken is None else taken, kind, row.y)
+        for at in filter(self._inside, job.escalated):
+            self._mark("escalated", self._x(at) - BADGE / 2, row.y)
+        attempts = [a for a in job.attempts if max(self._end(job, a), a.closed or a.until) >= self._start]
+        late = [a for a in attempts if a.closed is not None and self._end(job, a) > a.closed]
+        marks = [self._x(self._end(job, a)) + 10 for a in late if a.how != "timed_out"]
+        row.inside += [(x - 8, x + 8) for x in marks]
+        row.obstacles += row.inside
         for attempt, after in zip(attempts, [*attempts[1:], None], strict=False):
-            self._draw_attempt(attempt, self._right if after is None else self._x(after.start), row)
+            # Words and marks of an attempt end where the next one begins, or before the mark of an escalation.
+            ends = [self._x(at) - BADGE for at in job.escalated if at > attempt.start]
+            ends += [] if after is None else [self._x(after.start)]
+            self._draw_attempt(job, attempt, min(ends, default=self._right), row)
+        for lane, attempt in enumerate(late):
+            self._draw_late(job, attempt, lane, row)
         if job.state == "stuck" and job.exhausted is not None:
             x = max(self._x(job.exhausted), row.taken) + 11
             self._mark("stuck", x, row.y)
-            self._note(x + 1, row.y, ("exhausted, still in the queue", "stuck"), MARKS["stuck"][1], row.obstacles)
+            words = ("exhausted, still in the queue", "stuck")
+            self._note(x + 1, row.y, words, MARKS["stuck"][1], [*row.obstacles, (self._left, x)])
 
-    def _draw_attempt(self, a: Attempt, following: float, row: Row) -> None:
+    def _end(self, job: JobLine, a: Attempt) -> float:
+        """When the worker's part ended, the broker knowing or not."""
+        return max(self._now if a.end is None or self._timeline.still_at_it(job, a) else a.end, a.start)
+
+    def _draw_late(self, job: JobLine, a: Attempt, lane: int, row: Row) -> None:
+        """What a worker did after the broker had given up on it: a strip below the row, which may be taken again."""
+        end, colour = self._end(job, a), self._colour(a.worker)
+        # A strip for each, as far as there is room above the words of the next row.
+        lanes = max(1, int((self._pitch - self._bar - (self._lane - 2 if self._lane else 2)) // 4))
+        y = row.y + self._bar / 2 + 2 + 4 * min(lane, lanes - 1)
+        self._stroke("late", colour, self._x(max(a.closed or 0, a.in_hand_until(end))), y, self._x(end), y)
+        if a.how != "timed_out" and self._inside(end):
+            x, y = self._x(end) + 10, row.y + self._bar / 2 - 5
+            self._mark(a.how, x, y)
+            if job.done == a.end:
+                taken = [*row.obstacles, (self._left, max(row.taken, x))]
+                name = fit(plain(a.worker), 90)
+                self._note(x, y, (f"{name}'s late ack counts", f"{name}, late", "late"), MARKS["acked"][1], taken)
+
+    def _draw_attempt(self, job: JobLine, a: Attempt, following: float, row: Row) -> None:
         """A bar while the worker is at it and the broker hears it, a tail while the broker waits for no one."""
-        colour = self._colour(a.worker)
-        end = max(self._now if a.end is None else a.end, a.start)
+        colour, end = self._colour(a.worker), self._end(job, a)
         heard = end if a.closed is None else max(min(end, a.closed), a.start)
         waited = max(min(self._now, a.until) if a.closed is None else a.closed, end)
         x0, x1, x_tail = self._x(a.start), self._x(heard), self._x(waited)
-        self._draw_bar(colour, x0, x1, row.y, a.beats)
+        x_bar = min(self._x(min(a.in_hand_until(self._now), end)), x1)
+        x_bar = x_bar if x_bar - x0 > 3 else x0
+        if x_bar > x0:
+            self._draw_hand(colour, x0, x_bar, row.y)
+        if x_bar == x0 or x_bar < x1:
+            self._draw_bar(colour, x_bar, x1, row.y, a.beats)
         how, mark = a.how, None
         if end > heard:
-            # It went on after the broker had given up on it: a thin strip below, for the row may be taken again.
-            strip = row.y + self._bar / 2 + 2
-            self._stroke("late", colour, x1, strip, self._x(end), strip)
-            if self._inside(end):
-                self._mark(a.how, self._x(end) + 10, strip - 7)
             how = "timed_out"
         elif x_tail > x1:
             self._draw_tail(colour, x1, x_tail, row.y)
@@ -119,16 +171,28 @@ class DeliveryPicture(Picture):
             self._draw_patience(max(self._now, end), a.until, row)
         worker = self._timeline.workers[a.worker]
         if how and self._inside(heard):
-            mark = self._end_mark(how, x0, x1, following, row.y)
+            # An escalation right at its end has its mark there.
+            mark = self._end_mark(how, x0, x1 if x1 <= following else max(following - 8, x0), following, row.y)
         elif worker.state in ("frozen", "cut off") and self._inside(worker.since):
             mark = max(self._x(worker.since), x0)
             self._mark(worker.state.removesuffix(" off"), mark, row.y)
-        inner = max(x0, row.taken), x1 if mark is None else min(x1, mark - BADGE / 2)
+        left, right = max(x0, row.taken), x1 if mark is None else min(x1, mark - BADGE / 2)
         row.taken = max(row.taken, x1, x0 + 3, 0 if mark is None else mark + BADGE / 2)
         # Of an attempt under way also the time to come is free, before or behind its end.
         ahead = [self._x(self._now) + 6, self._x(a.until) + 6] if a.open else []
         starts = [x for x in (row.taken + 4, *ahead) if x >= row.taken]
-        self._caption(row, colour, str(a.number), f"{a.number}  {plain(a.worker)}", inner, starts, following)
+        label, ground = f"{a.number}  {plain(a.worker)}", ""
+        choice = [label, str(a.number)]
+        if x_bar > x0:
+            # The words go where there is more room: into the box before the work, or into the bar.
+            if x_bar - left >= right - x_bar:
+                right, ground = min(right, x_bar), WHITE
+                whole = f"{label}, in hand"
+                choice[:0] = [whole] if text_width(whole, bold=True) <= right - left - 10 else []
+            else:
+                self._text(left + 5, row.y, fit("in hand", x_bar - left - 8, least=7), MUTED)
+                left = x_bar
+        self._caption(row, colour, choice, (left, right), starts, following, ground)
 
 
 ENDED_BY_TTL: Final = ("expired", "superseded")
@@ -145,10 +209,16 @@ class LeasePicture(Picture):
     def _choose_rows(self) -> tuple[list[str], str]:
         def rank(item: ItemLine) -> tuple[float, float]:
             if item.finished is not None:
-                return 0 if item.finished >= self._start else -inf, item.finished
+                return 0, item.finished
             return ("free", "held", "suspect").index(item.state) + 1, -item.added
 
-        self._items, folded = self._fold(list(self._timeline.items.values()), self._most_rows, rank, "item")
+        items = self._timeline.items.values()
+        recent = [item for item in items if item.finished is None or item.finished >= self._start]
+        shown = {item.name for item in sorted(recent, key=rank, reverse=True)[: self._most_rows]}
+        self._items = [item for item in recent if item.name in shown]
+        counted = Counter[str](item.state for item in items)
+        counted.subtract(item.state for item in self._items)
+        folded = self._not_shown(counted, "item")
         return [item.name for item in self._items], folded
 
     def _draw_rows(self) -> None:
@@ -185,7 +255,7 @@ class LeasePicture(Picture):
         ahead = [self._x(self._now) + 6, self._x(own.until) + 6] if own.end is None and own.gone is None else []
         inner = x0, x1 - (BADGE / 2 if own.gone is not None else 0)
         full = f"{fit(plain(own.worker), 120, bold=True)} · r{own.token}"
-        self._caption(row, colour, f"r{own.token}", full, inner, [x for x in ahead if x > x1], following)
+        self._caption(row, colour, (full, f"r{own.token}"), inner, [x for x in ahead if x > x1], following)
         if own.how in ENDED_BY_TTL and self._inside(end):
             self._draw_expiry(own, after, x_end, row)
         elif own.how and self._inside(end):

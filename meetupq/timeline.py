@@ -7,16 +7,19 @@ disagree. It is fed events in the order of the history, all at once or as they c
 from __future__ import annotations
 
 import re
-from collections import Counter
+from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
+from operator import itemgetter
 from typing import Final, Literal, get_args
 
 from meetupq.history import Event, History, events_of
 
 JobState = Literal["waiting", "in flight", "retrying", "stuck", "dead", "terminated", "done"]
 JOB_STATES: Final[tuple[JobState, ...]] = get_args(JobState)
+JobStory = Literal["smooth", "fresh", "flying", "eventful"]
+JOB_STORIES: Final[tuple[JobStory, ...]] = get_args(JobStory)
 WorkerState = Literal["waiting", "working", "frozen", "cut off", "killed", "stopped"]
 ItemState = Literal["free", "held", "suspect", "done"]
 
@@ -35,6 +38,7 @@ class Attempt:
             "killed"; "timed_out" where the worker was still at it when the patience ran out; "" while it works.
         closed: when the broker stopped waiting for this attempt; None while it waits.
         beats: when the worker said that it is still at it.
+        in_hand: whether it came while its worker had another one, pulled together with it, and so had to wait.
         begun: when the worker began, if it had pulled several jobs at once and this one waited in its hands.
     """
 
@@ -46,7 +50,16 @@ class Attempt:
     how: str = ""
     closed: float | None = None
     beats: list[float] = field(default_factory=list)
+    in_hand: bool = False
     begun: float | None = None
+
+    def in_hand_until(self, now: float) -> float:
+        """Until when it waited in its worker's hands before the work began; its `start` if it didn't."""
+        if self.begun is not None:
+            return max(self.begun, self.start)
+        if not self.in_hand:
+            return self.start
+        return max(now if self.end is None else self.end, self.start)
 
     @property
     def open(self) -> bool:
@@ -68,6 +81,7 @@ class JobLine:
         escalated: every time that it moved on to a consumer with more patience.
         terminated: since when it is gone because a worker terminated it, without a copy.
         late: whether it was acked after the broker had given up on it.
+        place: how many jobs were heard of before it.
     """
 
     name: str
@@ -85,6 +99,7 @@ class JobLine:
     terminated: float | None = None
     done: float | None = None
     late: bool = False
+    place: int = 0
 
     @property
     def put_back(self) -> list[float]:
@@ -105,6 +120,18 @@ class JobLine:
         if not self.attempts or max(self.put_back, default=-inf) > self.attempts[-1].start:
             return "waiting"
         return "in flight" if self.attempts[-1].open else "retrying"
+
+    @property
+    def story(self) -> JobStory:
+        """What there is to tell of it: done at the first attempt, given to nobody yet, at its first one; or more."""
+        if self.late or self.put_back or len(self.attempts) > 1:
+            return "eventful"
+        state = self.state
+        if state == "done":
+            return "smooth"
+        if state == "waiting" and not self.attempts:
+            return "fresh"
+        return "flying" if state == "in flight" and self.attempts[0].end is None else "eventful"
 
     def attempt(self, number: int, worker: str) -> Attempt | None:
         """The latest attempt of this number by this worker, if it is known."""
@@ -196,16 +223,27 @@ class Outage:
 
 
 class Timeline:
-    """The fold of a history. `feed` it events in order; then read `jobs`, `items`, `workers`, `outages`."""
+    """The fold of a history. `feed` it events in order; then read `jobs`, `items`, `workers`, `outages`.
+
+    Attributes:
+        by_state, by_story: the jobs again, by name; those that something was heard of last stand at the end, but
+            those that wait stand in the order in which they came. Kept from event to event, so that a picture of ten
+            jobs doesn't have to look at ten thousand.
+        letters: whenever a job became a dead letter ("dead") or was put back ("redriven"), in the order of time.
+    """
 
     def __init__(self, events: History | Iterable[Event] = ()) -> None:
         self.jobs: dict[str, JobLine] = {}
+        self.by_state: dict[JobState, dict[str, JobLine]] = {state: {} for state in JOB_STATES}
+        self.by_story: dict[JobStory, dict[str, JobLine]] = {story: {} for story in JOB_STORIES}
+        self.letters: list[tuple[float, str, JobLine]] = []
         self.items: dict[str, ItemLine] = {}
         self.workers: dict[str, WorkerLine] = {}
         self.outages: list[Outage] = []
         self.last = 0.0
         self.seen = 0
         self._active: dict[str, None] = {}
+        self._filed: dict[str, tuple[JobState, JobStory]] = {}
         self.feed(events_of(events))
 
     def feed(self, events: Iterable[Event]) -> None:
@@ -215,18 +253,31 @@ class Timeline:
             self.last = max(self.last, event.at)
             if fold := getattr(self, f"_on_{event.kind}", None):
                 fold(event)
+                if job := self.jobs.get(event.job):
+                    self._file(job)
+
+    def _file(self, job: JobLine) -> None:
+        """Something was heard of this job: bring `by_state` and `by_story` up to date."""
+        old, new = self._filed.get(job.name), (job.state, job.story)
+        if old == new and new[0] == "waiting":
+            return
+        if old:
+            del self.by_state[old[0]][job.name], self.by_story[old[1]][job.name]
+        self.by_state[new[0]][job.name] = self.by_story[new[1]][job.name] = job
+        self._filed[job.name] = new
 
     @property
     def counts(self) -> dict[JobState, int]:
         """How many jobs are in each state; the sum is the number of jobs that were published."""
-        counted = Counter(job.state for job in self.jobs.values())
-        return {state: counted[state] for state in JOB_STATES}
+        return {state: len(jobs) for state, jobs in self.by_state.items()}
 
     @property
     def moving(self) -> bool:
-        """Whether the picture changes with time alone: an attempt or a lease is open."""
-        return any(self.jobs[name].state == "in flight" for name in self._active) or any(
-            item.owner is not None for item in self.items.values()
+        """Whether the picture changes with time alone: an attempt or a lease is open, or a worker goes on in vain."""
+        return (
+            bool(self.by_state["in flight"])
+            or any(item.owner is not None for item in self.items.values())
+            or any(worker.state == "working" and worker.holds in self.jobs for worker in self.workers.values())
         )
 
     def overdue(self, now: float) -> list[tuple[JobLine, Attempt]]:
@@ -242,11 +293,18 @@ class Timeline:
         line = self.jobs.get(job)
         return line.attempts[-1].worker if line and line.attempts else ""
 
+    def still_at_it(self, job: JobLine, attempt: Attempt) -> bool:
+        """Whether the worker goes on with an attempt on which the broker has given up: it can't know."""
+        worker = self.workers.get(attempt.worker)
+        if worker is None or worker.state != "working" or attempt.how != "timed_out":
+            return False
+        return (worker.holds, worker.attempt) == (job.name, attempt.number)
+
     # --- the queue half ----------------------------------------------------------------------------
 
     def _job(self, event: Event) -> JobLine:
         if event.job not in self.jobs:
-            self.jobs[event.job] = JobLine(event.job, event.at)
+            self.jobs[event.job] = JobLine(event.job, event.at, place=len(self.jobs))
         return self.jobs[event.job]
 
     def _on_published(self, event: Event) -> None:
@@ -260,7 +318,9 @@ class Timeline:
         if job.attempts and job.attempts[-1].open:
             # The broker gave it to somebody else: its patience with the last attempt is over, heard or not.
             self._close(job.attempts[-1], event.at)
-        job.attempts.append(Attempt(event.attempt, event.worker, event.at, event.until))
+        attempt = Attempt(event.attempt, event.worker, event.at, event.until)
+        attempt.in_hand = self._is_busy(event.worker)
+        job.attempts.append(attempt)
         self._active[job.name] = None
         self._hold(event)
 
@@ -288,7 +348,12 @@ class Timeline:
 
     def _on_terminated(self, event: Event) -> None:
         job = self._job(event)
+        attempt = job.attempt(event.attempt, event.worker)
+        if attempt and attempt.closed == job.dead:
+            attempt.closed = None  # its worker wrote the dead letter itself: the broker waited until this moment
         self._end(job, event, "terminated", closes=True)
+        if attempt and attempt.start < max(job.put_back, default=-inf):
+            return  # what it terminated was the message before it was put back
         if job.dead is None and job.done is None:
             job.terminated = event.at
         self._active.pop(job.name, None)
@@ -318,13 +383,16 @@ class Timeline:
         job.done = None
         job.dead, job.reason, job.deliveries = event.at, event.detail, event.attempt
         job.deaths.append(event.at)
+        insort(self.letters, (event.at, "dead", job), key=itemgetter(0))
         job.exhausted = job.exhausted if job.exhausted is not None else event.at
         if job.attempts and job.attempts[-1].open:
             self._close(job.attempts[-1], event.at)
         self._active.pop(job.name, None)
 
     def _on_redriven(self, event: Event) -> None:
-        self._job(event).redriven.append(event.at)
+        job = self._job(event)
+        job.redriven.append(event.at)
+        insort(self.letters, (event.at, "redriven", job), key=itemgetter(0))
         self._start_again(event)
 
     def _on_escalated(self, event: Event) -> None:
@@ -338,7 +406,7 @@ class Timeline:
 
     def _start_again(self, event: Event) -> None:
         job = self._job(event)
-        job.dead = job.exhausted = None
+        job.dead = job.exhausted = job.terminated = None
         job.exhausted_source, job.late = "", False
         if job.done is not None and job.done < event.at:  # a fast worker can be done before the redrive is written down
             job.done = None
@@ -429,6 +497,14 @@ class Timeline:
             self.workers[event.worker] = WorkerLine(event.worker, "", "waiting", event.at)
         return self.workers[event.worker]
 
+    def _is_busy(self, name: str) -> bool:
+        """Whether a worker that pulls several jobs at once has one already."""
+        worker = self.workers.get(name)
+        if worker is None or worker.prefetch == 1 or worker.holds not in self.jobs:
+            return False
+        held = self.jobs[worker.holds].attempt(worker.attempt, name)
+        return held is not None and held.end is None
+
     def _hold(self, event: Event) -> None:
         worker = self._worker(event)
         if worker.state in ("waiting", "working"):
@@ -469,6 +545,7 @@ class Timeline:
             for attempt in self.jobs[name].attempts:
                 if attempt.worker == event.worker and attempt.end is None:
                     attempt.end, attempt.how = event.at, "killed"
+                    self._file(self.jobs[name])
 
     def _on_frozen(self, event: Event) -> None:
         self._become(event, "frozen")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
-from meetupq.canvas import Told, delays, last_heard, short, told
+from meetupq.canvas import Told, delays, short, told
 from meetupq.subjects import priority_of
 from meetupq.timeline import Attempt, ItemLine, JobLine, Ownership, Timeline
 from meetupq.timing import Timing
@@ -29,24 +30,21 @@ def describe_deliveries(events: Told, *, now: float | None = None) -> str:
     Ordinary jobs are counted. What was killed, retried, dead, stuck or late is told, the newest first, at most three.
     """
     timeline, moment = told(events, now)
-    jobs = list(timeline.jobs.values())
-    plain = [j for j in jobs if j.state == "done" and len(j.attempts) <= 1 and not j.late and not j.redriven]
-    fresh = [j for j in jobs if j.state == "waiting" and not j.attempts]
-    flying = [j for j in jobs if j.state == "in flight" and len(j.attempts) == 1 and j.attempts[0].end is None]
-    ordinary = {job.name for job in (*plain, *fresh, *flying)}
-    eventful = sorted((j for j in jobs if j.name not in ordinary), key=last_heard, reverse=True)
-    text = [] if jobs else ["Nothing was published yet."]
-    if plain:
-        who = plain[0].name if len(jobs) == 1 else f"{len(plain)} of {len(jobs)} jobs"
-        text.append(f"{who} {'was' if len(plain) == 1 else 'were'} done at the first attempt.")
-    text += [_job_story(job, moment) for job in eventful[:_STORIES]]
-    if len(eventful) > _STORIES:
-        text.append(f"{len(eventful) - _STORIES} more had trouble.")
-    if flying:
-        pairs = [f"{job.name} with {job.attempts[0].worker}" for job in flying]
-        text.append(f"In flight at {moment:.1f} s: {_listed(pairs)}.")
-    if fresh:
-        text.append(f"{_listed([j.name for j in fresh])} {'waits' if len(fresh) == 1 else 'wait'} for a worker.")
+    of, count = timeline.by_story, len(timeline.jobs)
+    text = [] if count else ["Nothing was published yet."]
+    if smooth := len(of["smooth"]):
+        who = next(iter(of["smooth"])) if count == 1 else f"{smooth} of {count} jobs"
+        text.append(f"{who} {'was' if smooth == 1 else 'were'} done at the first attempt.")
+    newest = islice(reversed(of["eventful"].values()), _STORIES)
+    text += [_job_story(job, moment) + _hands_and_zombies(job, timeline) for job in newest]
+    if len(of["eventful"]) > _STORIES:
+        text.append(f"{len(of['eventful']) - _STORIES} more had trouble.")
+    held = sorted(of["flying"].values(), key=lambda job: job.place)
+    if held:
+        parts = [_in_flight(job.name, job.attempts[0]) for job in sorted(held, key=lambda job: _waits(job.attempts[0]))]
+        text.append(f"In flight at {moment:.1f} s: {_listed(parts)}.")
+    if fresh := of["fresh"]:
+        text.append(f"{_listed(list(fresh))} {'waits' if len(fresh) == 1 else 'wait'} for a worker.")
     return " ".join(text + _outages(timeline))
 
 
@@ -62,10 +60,15 @@ def _job_story(job: JobLine, now: float) -> str:
             f"{first_ack.end or now:.1f} s, although the broker had given it to somebody else by then."
         )
     redriven = f", was redriven at {job.redriven[-1]:.1f} s" if job.redriven else ""
-    redriven += f", moved to a slower consumer at {job.escalated[-1]:.1f} s" if job.escalated else ""
+    redriven += (
+        f", moved on to the consumer of {priority_of(job.subject)} at {job.escalated[-1]:.1f} s"
+        if job.escalated
+        else ""
+    )
     last = job.attempts[-1] if job.attempts else None
     if job.dead is not None:
-        return f"{story}{redriven} and is in the DLQ since {job.dead:.1f} s."
+        rejected = ", was terminated" * bool(last and last.how == "terminated")
+        return f"{story}{redriven}{rejected} and is in the DLQ since {job.dead:.1f} s."
     if job.state == "terminated":
         return f"{last.worker if last else 'Somebody'} terminated {job.name}: it is gone, and there is no copy."
     if job.state == "stuck":
@@ -86,6 +89,27 @@ def _job_story(job: JobLine, now: float) -> str:
     if last.open and last.end is not None and last.until > now:
         story += f" The broker waits until {last.until:.1f} s."
     return story + " It was done after the broker had given up on it." * job.late
+
+
+def _waits(attempt: Attempt) -> bool:
+    """Whether nobody has begun to work on it, for its worker has another one."""
+    return attempt.in_hand and attempt.begun is None
+
+
+def _in_flight(job: str, attempt: Attempt) -> str:
+    return f"{job} in {attempt.worker}'s hands" if _waits(attempt) else f"{job} with {attempt.worker}"
+
+
+def _hands_and_zombies(job: JobLine, timeline: Timeline) -> str:
+    """Whether it waited, or waits, in the hands of a worker that had pulled several at once; who goes on in vain."""
+    text = ""
+    for attempt in job.attempts[-1:]:
+        if attempt.begun is not None and attempt.begun > attempt.start + 0.05:
+            text += f" It waited in {attempt.worker}'s hands until {attempt.begun:.1f} s."
+        elif _waits(attempt):
+            text += f" It {'waits' if attempt.end is None else 'was still'} in {attempt.worker}'s hands."
+    busy = [attempt.worker for attempt in job.attempts if timeline.still_at_it(job, attempt)]
+    return text + f" {_listed(busy)} {'is' if len(busy) == 1 else 'are'} still at it, not knowing." * bool(busy)
 
 
 def _ended(attempt: Attempt, now: float) -> str:

@@ -7,7 +7,10 @@ import io
 import itertools
 import random
 import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -26,8 +29,8 @@ from meetupq.canvas import (
     worker_colour,
 )
 from meetupq.figures import DeliveryPicture, LeasePicture, delivery_attempts, lease_ownership
-from meetupq.history import History
-from meetupq.timeline import JOB_STATES, Timeline
+from meetupq.history import Event, History
+from meetupq.timeline import JOB_STATES, JobLine, Timeline
 from meetupq.twins import describe_deliveries, describe_leases
 
 ENDS = ("acked", "naked", "failed", "killed", "timed_out", "terminated")
@@ -79,6 +82,80 @@ def each_end() -> History:
     return h
 
 
+def in_order(h: History) -> History:
+    """The same history, each event at its place."""
+    ordered = history()
+    for event in sorted(h, key=lambda event: event.at):
+        ordered.append(**asdict(event))
+    return ordered
+
+
+def prefetched(*, killed: bool = False) -> History:
+    """Ada pulls four jobs at once, each of which takes 2 s; the patience is 5 s, and bo takes one at a time."""
+    h = history()
+    for worker, prefetch in (("ada", 4), ("bo", 1)):
+        h.append("started", worker=worker, at=0.1, detail=f"queue high, heartbeats on, prefetch {prefetch}")
+    for number in range(1, 6):
+        h.append("published", f"resize-{number}", at=0.3)
+        deliver(h, f"resize-{number}", "ada" if number < 5 else "bo", 1, 0.5, 5)
+    for number, begun in ((1, 0.5), (2, 2.5), (3, 4.5), (4, 6.5)):
+        job = f"resize-{number}"
+        h.append("begun", job, "ada", attempt=1, at=begun)
+        if killed and number == 2:
+            h.append("killed", worker="ada", at=3.5)
+            break
+        if begun + 2 > 5.5:
+            h.append("timed_out", job, "ada", attempt=1, at=5.5)
+            deliver(h, job, "bo", 2, 5.6, 5)
+        h.append("acked", job, "ada", attempt=1, at=begun + 2)
+    return in_order(h)
+
+
+def escalated(*, gap: float = 0.01, naks: bool = False, jobs: int = 1) -> History:
+    """Jobs that ada fails at three times, and that zoe, on the slower consumer, then gets as attempt 1 and does."""
+    h = history()
+    for job, at in ((f"stats-{number + 1}", 0.4 * number) for number in range(jobs)):
+        h.append("published", job, at=at + 0.2, detail="jobs.high.stats")
+        for attempt, start in ((1, at + 0.5), (2, at + 2.5), (3, at + 4.5)):
+            deliver(h, job, "ada", attempt, start, 2)
+            h.append("naked" if naks else "failed", job, "ada", attempt=attempt, at=start + 0.6)
+            if not naks:
+                h.append("timed_out", job, "ada", attempt=attempt, at=start + 2)
+        moved = at + (5.12 if naks else 6.52)
+        h.append("exhausted", job, attempt=3, at=moved - 0.01, source="broker")
+        h.append("escalated", job, "ada", attempt=3, at=moved, detail="jobs.low.stats", source="broker")
+        deliver(h, job, "zoe", 1, moved + gap, 8)
+        h.append("acked", job, "zoe", attempt=1, at=moved + gap + 3)
+    return in_order(h)
+
+
+def rejected() -> History:
+    """One job copied to the dead letters and then terminated, one terminated without a copy."""
+    h = history()
+    for job, worker, end in (("bad-1", "ada", 2.0), ("bad-2", "bo", 2.2)):
+        h.append("published", job, at=0.2)
+        deliver(h, job, worker, 1, 0.5)
+        if job == "bad-1":
+            h.append("dead_lettered", job, worker, attempt=1, at=end - 0.002, detail="no worker can do this")
+        h.append("terminated", job, worker, attempt=1, at=end)
+    return h
+
+
+def zombies() -> History:
+    """Three workers without heartbeats at one slow job: all are given up, then ada acks all the same, then bo."""
+    h = history()
+    h.append("published", "slow-1", at=0.2)
+    for attempt, (worker, at) in enumerate((("ada", 0.3), ("bo", 1.8), ("cy", 3.3)), start=1):
+        h.append("started", worker=worker, at=0.1, detail="queue high, heartbeats off, prefetch 1")
+        deliver(h, "slow-1", worker, attempt, at, 1.5)
+        h.append("timed_out", "slow-1", worker, attempt=attempt, at=at + 1.5)
+    h.append("exhausted", "slow-1", attempt=3, at=4.81, source="broker")
+    h.append("acked", "slow-1", "ada", attempt=1, at=6.3)
+    h.append("late_success", "slow-1", at=6.32, source="inferred")
+    h.append("acked", "slow-1", "bo", attempt=2, at=7.8)
+    return in_order(h)
+
+
 def traffic(jobs: int, seed: int = 7, workers: int = 10, rate: float = 3.0) -> History:
     rnd, h, events = random.Random(seed), history(), []
     for index in range(jobs):
@@ -114,7 +191,7 @@ def pixels(png: bytes) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
 
 
-def drawn(cls: type[DeliveryPicture] | type[LeasePicture], h: History, now: float, **size: float):  # type: ignore[no-untyped-def]
+def drawn(cls: type[DeliveryPicture] | type[LeasePicture], h: Iterable[Event], now: float, **size: float):  # type: ignore[no-untyped-def]
     picture = cls(**size)  # type: ignore[arg-type]
     picture.update(Timeline(e for e in h if e.at <= now), now)
     picture.png()
@@ -209,7 +286,7 @@ def test_a_worker_keeps_its_colour_and_the_first_21_differ() -> None:
 
 
 def test_every_way_to_end_has_its_own_shape_and_colour() -> None:
-    kinds = (*ENDS, "stuck", "dead")
+    kinds = (*ENDS, "stuck", "dead", "escalated")
     assert len({MARKS[kind][0] for kind in kinds}) == len({MARKS[kind][1] for kind in kinds}) == len(kinds)
     assert set(JOB_STATE_MARKS) == set(JOB_STATE_COLOURS) == set(JOB_STATES)
     assert len(set(JOB_STATE_MARKS.values())) == len(JOB_STATES)
@@ -307,6 +384,111 @@ def test_work_after_the_broker_gave_up_is_drawn_below_the_bar_of_the_next_attemp
     assert marks(picture, "timed_out") and marks(picture, "acked")
 
 
+def test_each_worker_that_was_given_up_has_a_strip_and_the_ack_that_counts_is_named() -> None:
+    picture = drawn(DeliveryPicture, zombies(), 5.5)
+    strips = strokes(picture, "late")
+    assert [strip[:2] for strip in strips] == [(picture._x(at), picture._x(5.5)) for at in (1.8, 3.3, 4.8)], "all go on"
+    assert len({y for _, _, y in strips}) == 3, "none hides another one"
+    for others in (5, 6, 9):
+        dense = drawn(DeliveryPicture, [*traffic(others, rate=9), *zombies()], 5.5)
+        words_below = dense._ys[-1] + dense._pitch - dense._bar / 2 - max(dense._lane - 2, 0)
+        assert all(y + 1.5 <= words_below for *_, y in strokes(dense, "late") if y > dense._ys[-1]), others
+    picture = drawn(DeliveryPicture, zombies(), 7.2)
+    assert strokes(picture, "late")[0][:2] == (picture._x(1.8), picture._x(6.3))
+    assert len(marks(picture, "acked")) == 1 and "ada's late ack counts" in texts(picture)
+    assert not marks(picture, "stuck")
+    picture = drawn(DeliveryPicture, zombies(), 30.0)
+    assert len(marks(picture, "acked")) == 2, "bo's ack is to be seen too"
+    assert [words for words in texts(picture) if "late" in words and "bo" in words] == []
+
+
+def test_a_job_in_hand_is_a_dotted_box_until_the_work_begins() -> None:
+    picture = drawn(DeliveryPicture, prefetched(), 3.5)
+    start, begun, now = (picture._x(at) for at in (0.5, 2.5, 3.5))
+    paper = {y: (x0, x1) for x0, x1, y in strokes(picture, "paper")}
+    assert paper == {picture._ys[1]: (start, begun), picture._ys[2]: (start, now), picture._ys[3]: (start, now)}
+    bars = {y: (x0, x1) for x0, x1, y in strokes(picture, "bar")}
+    assert bars[picture._ys[1]] == (begun, now)
+    assert picture._ys[2] not in bars and picture._ys[3] not in bars, "nobody works on them"
+    assert texts(picture).count("1  ada, in hand") == 3
+    assert strokes(picture, "hand") and ("hand", OKABE_ITO[0]) in picture._points
+
+
+def test_words_go_into_the_bar_if_that_is_longer_than_the_time_in_hand() -> None:
+    picture = drawn(DeliveryPicture, [e for e in prefetched() if e.job in ("", "resize-1", "resize-2")], 8.0)
+    assert "1  ada, in hand" in texts(picture), "as long as the bar"
+    h = prefetched()
+    early = [replace(e, at=1.6) if e.kind == "begun" and e.job == "resize-2" else e for e in h]
+    picture = drawn(DeliveryPicture, early, 4.4)
+    assert "in hand" in texts(picture) and "1  ada" in texts(picture)
+    narrow = drawn(DeliveryPicture, h, 2.4, width=400)
+    assert not [words for words in texts(narrow) if "in h" in words and not words.endswith("in hand")], "never cut"
+    assert_nothing_overlaps(picture)
+
+
+def test_a_worker_that_is_killed_takes_what_it_had_in_hand_along() -> None:
+    picture = drawn(DeliveryPicture, prefetched(killed=True), 4.5)
+    assert [y for _, y in marks(picture, "killed")] == picture._ys[1:4]
+    assert len(strokes(picture, "tail")) == 3
+    (bar,) = [bar for bar in strokes(picture, "bar") if bar[2] == picture._ys[1]]
+    assert bar[:2] == (picture._x(2.5), picture._x(3.5))
+
+
+def test_a_job_that_times_out_in_hand_is_worked_on_in_vain_from_its_beginning_only() -> None:
+    picture = drawn(DeliveryPicture, prefetched(), 8.2)
+    strips = {y: (x0, x1) for x0, x1, y in strokes(picture, "late")}
+    third, fourth = (next(strips[y] for y in strips if 0 < y - row < 22) for row in picture._ys[2:4])
+    assert third == (picture._x(5.5), picture._x(6.5))
+    assert fourth == (picture._x(6.5), picture._x(8.2)), "not while it was in hand"
+
+
+@pytest.mark.parametrize("gap", [0.01, 1.5])
+def test_an_escalation_has_a_mark_and_the_row_goes_on_with_attempt_1(gap: float) -> None:
+    picture = drawn(DeliveryPicture, escalated(gap=gap), 9.0)
+    assert marks(picture, "escalated") == [(picture._x(6.52) - 9, picture._ys[0])]
+    assert "escalated" in [text.get_text() for text in picture._fixed if isinstance(text, Text)]
+    assert len(strokes(picture, "bar")) == 4 and "1  zoe" in texts(picture)
+    waits = [stroke for stroke in strokes(picture, "wait") if stroke[0] == picture._x(6.52)]
+    assert len(waits) == (gap > 1) and len(marks(picture, "waiting")) == 0
+    assert not picture._dlq
+
+
+def test_marks_near_an_escalation_keep_clear_of_it() -> None:
+    picture = drawn(DeliveryPicture, escalated(naks=True), 9.0)
+    ((move, y),) = marks(picture, "escalated")
+    assert all(other != y or abs(x - move) > 14 for kind in ("naked", "acked") for x, other in marks(picture, kind))
+    assert_nothing_overlaps(picture)
+
+
+def test_a_terminated_job_ends_in_its_mark_and_a_rejected_one_falls_into_the_dlq_too() -> None:
+    picture = drawn(DeliveryPicture, rejected(), 3.5)
+    assert [y for _, y in marks(picture, "terminated")] == picture._ys[:2]
+    assert not marks(picture, "timed_out") and not strokes(picture, "late") and not strokes(picture, "tail")
+    assert marks(picture, "dead") == [(picture._x(1.998), picture._ys[-1])]
+    assert len(strokes(picture, "fall")) == 1 and "bad-1 after 1 delivery" in texts(picture)
+    assert Timeline(rejected()).counts == {**dict.fromkeys(JOB_STATES, 0), "dead": 1, "terminated": 1}
+
+
+def test_a_heartbeat_leaves_the_letters_in_its_bar_alone() -> None:
+    h = history()
+    h.append("published", "job", at=0.1)
+    deliver(h, "job", "gy", 1, 0.5)
+    h.append("progressed", "job", "gy", attempt=1, at=0.9, until=4)
+    picture = drawn(DeliveryPicture, h, 5.0, height=260)
+    (top,) = [min(ys[:2]) for (kind, _), (_, ys) in picture._points.items() if kind == "beat"]
+    (label,) = [box for box in boxes(picture) if box[0] == "1  gy"]
+    assert label[4] <= top + 0.5
+
+
+def test_what_is_pointed_out_has_light_behind_it() -> None:
+    picture = DeliveryPicture()
+    for spot, rows in ((("poison-1", 13.0), {2}), (("DLQ", 13.75), {3}), (("nobody", 1.0), set()), (None, set())):
+        picture.spot = spot
+        picture.update(Timeline(ordinary()), 16.6)
+        assert {y for _, _, y in strokes(picture, "spot")} == {picture._ys[-1 if row == 3 else row] for row in rows}
+        assert_nothing_overlaps(picture)
+
+
 def test_an_outage_is_a_grey_band() -> None:
     h = ordinary()
     h.append("broker_killed", at=15.0)
@@ -397,6 +579,58 @@ def test_ten_thousand_events_fold_into_a_readable_picture() -> None:
     assert len(describe_deliveries(h, now=50.0)) < 700
 
 
+class OutOfReach(dict[str, JobLine]):
+    """Jobs that can be looked up and counted; whoever walks through all of them is caught."""
+
+    def __iter__(self) -> NoReturn:
+        raise AssertionError("nobody looks at every job for every frame")
+
+    keys = values = items = __iter__  # type: ignore[assignment]
+
+
+def test_the_cost_of_a_frame_follows_what_it_shows_not_what_has_ever_happened() -> None:
+    timeline = Timeline(event for event in traffic(600, rate=60) if event.at < 9.9)
+    for number in range(300):
+        timeline.feed([Event(9.9, "published", f"old-{number}"), Event(9.9, "dead_lettered", f"old-{number}")])
+    picture = DeliveryPicture()
+    picture.update(timeline, 10.0)
+    before, told = texts(picture), describe_deliveries(timeline, now=10.0)
+    timeline.jobs = OutOfReach(timeline.jobs)
+    for state, jobs in timeline.by_state.items():
+        if state in ("done", "dead", "waiting"):
+            timeline.by_state[state] = Counted(jobs)
+    picture.update(timeline, 10.0)
+    picture.png()
+    assert texts(picture) == before and describe_deliveries(timeline, now=10.0) == told
+    assert sum(timeline.counts.values()) == len(timeline.jobs) > 800
+    assert Counted.looked_at < 40
+
+
+class Counted(dict[str, JobLine]):
+    """Jobs that count how many of them are looked at."""
+
+    looked_at = 0
+
+    def values(self):  # type: ignore[no-untyped-def]
+        return CountedValues(super().values())
+
+
+class CountedValues:
+    def __init__(self, jobs: Any) -> None:
+        self.jobs = jobs
+
+    def __iter__(self) -> Iterator[JobLine]:
+        return self.count(self.jobs)
+
+    def __reversed__(self) -> Iterator[JobLine]:
+        return self.count(reversed(self.jobs))
+
+    def count(self, jobs: Iterable[JobLine]) -> Iterator[JobLine]:
+        for job in jobs:
+            Counted.looked_at += 1
+            yield job
+
+
 def test_awkward_names_are_drawn_as_they_are() -> None:
     h = history()
     names = ["$x_1$", "<b>&amp;</b>", r"\frac{1}{2}", "a" * 40, "日本語", "line\nbreak", "DLQ", "", "$"]
@@ -441,6 +675,17 @@ def test_odd_numbers_do_no_harm() -> None:
 @pytest.mark.parametrize("now", [0.6, 1.2, 3.0, 4.7, 7.0, 13.3, 13.8, 14.0, 14.4, 15.1, 16.6, 20.0, 40.0])
 def test_labels_keep_clear_in_an_ordinary_run(now: float) -> None:
     assert_nothing_overlaps(drawn(DeliveryPicture, ordinary(), now))
+
+
+@pytest.mark.parametrize("width, height", [(960, 380), (560, 220)])
+@pytest.mark.parametrize("now", [1.9, 4.9, 5.7, 7.3, 9.0, 30.0])
+@pytest.mark.parametrize(
+    "make",
+    [prefetched, lambda: prefetched(killed=True), escalated, lambda: escalated(naks=True, gap=0.5),
+     lambda: escalated(jobs=9), rejected, zombies],
+)  # fmt: skip
+def test_labels_keep_clear_of_hands_escalations_and_late_acks(make, now: float, width: int, height: int) -> None:  # type: ignore[no-untyped-def]
+    assert_nothing_overlaps(drawn(DeliveryPicture, make(), now, width=width, height=height))
 
 
 @pytest.mark.parametrize("width, height, ratio", [(960, 380, 1), (960, 380, 2), (640, 300, 1.5), (1400, 700, 1)])
@@ -635,7 +880,7 @@ def test_an_unchanged_frame_leaves_nothing_behind() -> None:
     [
         (canvas, ("errors", "history", "timing", "timeline")),
         (figures, ("canvas", "timeline")),
-        (twins, ("canvas", "timeline")),
+        (twins, ("canvas", "subjects", "timeline", "timing")),
     ],
 )
 def test_a_module_imports_only_what_it_may(module, allowed: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]

@@ -98,6 +98,7 @@ def test_the_wheel_has_the_lessons_and_the_settings_and_nothing_else(tree: Path,
     modules = {f"meetupq/{path.name}" for path in (tree / "meetupq").glob("*.py")}
     assert modules <= set(names)
     assert "meetupq/jupyter/labconfig/default_setting_overrides.json" in names
+    assert "meetupq/recordings/tour.jsonl" in names
     assert not [name for name in names if "checkpoint" in name or "__pycache__" in name]
     assert {name.split("/")[0] for name in names} == {"meetupq", f"meetupq-{PROJECT['version']}.dist-info"}
 

@@ -69,6 +69,20 @@ SECOND = "delivered a bo 2"
         ([PUBLISHED, FIRST, "dead_lettered a ada 1", "redriven a", "published a", FIRST], "in flight"),
         ([PUBLISHED, FIRST, "dead_lettered a ada 1", "redriven a", FIRST, "acked a ada 1"], "done"),
         ([PUBLISHED, FIRST, "dead_lettered a ada 1", "redriven a", FIRST, "dead_lettered a ada 1"], "dead"),
+        ([PUBLISHED, FIRST, "terminated a ada 1"], "terminated"),
+        ([PUBLISHED, FIRST, SECOND, "terminated a ada 1"], "terminated"),
+        ([PUBLISHED, FIRST, "acked a ada 1", "terminated a ada 1"], "done"),
+        ([PUBLISHED, FIRST, "dead_lettered a ada 1", "terminated a ada 1"], "dead"),
+        ([PUBLISHED, FIRST, "dead_lettered a ada 1", "terminated a ada 1", "redriven a"], "waiting"),
+        ([PUBLISHED, FIRST, "dead_lettered a ada 1", "redriven a", "terminated a ada 1"], "waiting"),
+        ([PUBLISHED, FIRST, "terminated a ada 1", "redriven a", "delivered a bo 1"], "in flight"),
+        ([PUBLISHED, FIRST, "exhausted a - 1", "escalated a ada 1"], "waiting"),
+        ([PUBLISHED, FIRST, "exhausted a - 1", "escalated a ada 1", "delivered a zoe 1"], "in flight"),
+        ([PUBLISHED, FIRST, "escalated a ada 1", "delivered a zoe 1", "timed_out a zoe 1"], "retrying"),
+        ([PUBLISHED, FIRST, "escalated a ada 1", "delivered a zoe 1", "dead_lettered a zoe 1"], "dead"),
+        ([PUBLISHED, FIRST, "escalated a ada 1", "delivered a zoe 1", "acked a zoe 1"], "done"),
+        ([PUBLISHED, "duplicate a"], "waiting"),
+        ([PUBLISHED, FIRST, "acked a ada 1", "duplicate a"], "done"),
     ],
 )
 def test_the_state_of_a_job(story: list[str], state: str) -> None:
@@ -142,6 +156,93 @@ def test_a_redriven_job_keeps_its_past_and_starts_at_1_again() -> None:
     assert [(attempt.worker, attempt.number) for attempt in job.attempts] == [("ada", 1), ("bo", 2), ("cy", 1)]
     assert job.redriven == [6.0]
     assert (job.dead, job.exhausted) == (None, None)
+
+
+def test_an_escalated_job_goes_on_with_attempt_1_of_another_consumer() -> None:
+    events = [
+        Event(1.0, "published", "a", detail="jobs.high.stats"),
+        Event(2.0, "delivered", "a", "ada", 1, until=3.0),
+        Event(3.5, "exhausted", "a", attempt=1, source="broker"),
+        Event(3.6, "escalated", "a", "ada", 1, detail="jobs.low.stats"),
+    ]
+    job = Timeline(events).jobs["a"]
+    assert (job.subject, job.escalated, job.exhausted, job.put_back) == ("jobs.low.stats", [3.6], None, [3.6])
+    # A fast worker of the other consumer has it before the keeper can say so.
+    fast = Event(3.7, "delivered", "a", "zoe", 1, until=9.0)
+    job = Timeline([*events[:3], fast, events[3]]).jobs["a"]
+    assert job.state == "in flight" and [(x.worker, x.open) for x in job.attempts] == [("ada", False), ("zoe", True)]
+    done = Event(3.8, "acked", "a", "zoe", 1)
+    assert Timeline([*events[:3], fast, done, events[3]]).jobs["a"].done == 3.8
+
+
+def test_all_times_that_a_job_was_put_back_are_in_order() -> None:
+    job = told(PUBLISHED, FIRST, "dead_lettered a ada 1", "redriven a", "escalated a", "redriven a").jobs["a"]
+    assert (job.redriven, job.escalated, job.put_back) == ([4.0, 6.0], [5.0], [4.0, 5.0, 6.0])
+
+
+def test_a_rejected_attempt_ends_by_its_term_not_by_the_letter_that_came_first() -> None:
+    [attempt] = told(PUBLISHED, FIRST, "dead_lettered a ada 1", "terminated a ada 1").jobs["a"].attempts
+    assert (attempt.how, attempt.end, attempt.closed) == ("terminated", 4.0, 4.0)
+    late = told(PUBLISHED, FIRST, "timed_out a ada 1", "dead_lettered a ada 1", "terminated a ada 1").jobs["a"]
+    assert (late.attempts[0].closed, late.attempts[0].end) == (3.0, 5.0), "the broker had given up before that"
+
+
+# --- jobs that are pulled together ----------------------------------------------------------------
+
+THREE = [Event(0.1, "started", worker="ada", detail="queue high, heartbeats on, prefetch 3")]
+THREE += [Event(1.0, "delivered", job, "ada", 1, until=11.0) for job in "abc"]
+
+
+def in_hand(timeline: Timeline, now: float) -> dict[str, float]:
+    """How long each job has waited in its worker's hands."""
+    return {name: job.attempts[-1].in_hand_until(now) - job.attempts[-1].start for name, job in timeline.jobs.items()}
+
+
+def test_a_job_waits_in_hand_until_the_work_on_it_begins() -> None:
+    timeline = Timeline([*THREE, Event(1.0, "begun", "a", "ada", 1)])
+    assert in_hand(timeline, 2.0) == {"a": 0.0, "b": 1.0, "c": 1.0}
+    assert (timeline.workers["ada"].holds, timeline.workers["ada"].state) == ("a", "working")
+    timeline.feed([Event(3.0, "acked", "a", "ada", 1), Event(3.0, "begun", "b", "ada", 1)])
+    assert in_hand(timeline, 5.0) == {"a": 0.0, "b": 2.0, "c": 4.0}
+    assert timeline.workers["ada"].holds == "b"
+    timeline.feed([Event(5.0, "killed", worker="ada")])
+    assert in_hand(timeline, 9.0) == {"a": 0.0, "b": 2.0, "c": 4.0}
+    assert [timeline.jobs[name].attempts[0].how for name in "abc"] == ["acked", "killed", "killed"]
+
+
+def test_a_single_job_is_begun_at_once() -> None:
+    alone = Timeline(THREE[:2])
+    assert in_hand(alone, 9.0) == {"a": 0.0}
+    alone.feed([Event(2.0, "acked", "a", "ada", 1), Event(3.0, "delivered", "b", "ada", 1, until=13)])
+    assert in_hand(alone, 9.0) == {"a": 0.0, "b": 0.0}
+    # One that pulls one at a time has no hand to keep jobs in, whatever the events look like.
+    other = [Event(1.0, "delivered", job, "bo", 1, until=11.0) for job in "abc"]
+    assert set(in_hand(Timeline(other), 9.0).values()) == {0.0}
+
+
+def test_who_goes_on_with_a_job_that_was_given_up() -> None:
+    def still(*more: str) -> list[str]:
+        timeline = told("started - ada", "started - bo", PUBLISHED, FIRST, "timed_out a ada 1", SECOND, *more)
+        job = timeline.jobs["a"]
+        return [attempt.worker for attempt in job.attempts if timeline.still_at_it(job, attempt)]
+
+    assert still() == ["ada"]
+    assert still("timed_out a bo 2") == ["ada", "bo"]
+    assert still("acked a bo 2") == ["ada"]
+    assert still("acked a ada 1") == []
+    assert still("killed - ada") == []
+    assert still("delivered b ada 1") == []
+
+
+def test_a_workers_settings_are_those_that_it_was_started_with_or_tuned_to() -> None:
+    timeline = Timeline([Event(1.0, "started", worker="ada", detail="queue low, heartbeats off, prefetch 7")])
+    ada = timeline.workers["ada"]
+    assert (ada.role, ada.priority, ada.heartbeats, ada.prefetch) == ("queue", "low", False, 7)
+    timeline.feed([Event(2.0, "tuned", worker="ada", detail="queue low, heartbeats on, prefetch 1")])
+    assert (ada.state, ada.since, ada.heartbeats, ada.prefetch) == ("waiting", 1.0, True, 1)
+    timeline.feed([Event(3.0, "tuned", worker="ada", detail="anything else")])
+    assert (ada.priority, ada.heartbeats, ada.prefetch) == ("low", True, 1)
+    assert (Timeline([Event(1.0, "started", worker="bo", detail="leases")]).workers["bo"].priority) == ""
 
 
 def test_the_brokers_word_on_exhaustion_counts_more_than_the_inferred_one() -> None:
@@ -267,6 +368,8 @@ def test_the_picture_moves_only_while_something_is_open() -> None:
     assert not told(PUBLISHED).moving
     assert told(PUBLISHED, FIRST).moving
     assert not told(PUBLISHED, FIRST, "acked a ada 1").moving
+    assert told(PUBLISHED, FIRST, "exhausted a - 1").moving, "ada is still at it"
+    assert not told(PUBLISHED, FIRST, "exhausted a - 1", "killed - ada").moving
     assert told(ADDED, CLAIM).moving
     assert not told(ADDED, CLAIM, "released w ada 5").moving
 
@@ -287,6 +390,42 @@ def test_feeding_bit_by_bit_gives_the_same_as_all_at_once() -> None:
     assert story.seen == 7
 
 
+def test_what_was_heard_of_last_stands_at_the_end_but_a_queue_keeps_its_order() -> None:
+    timeline = told("published a", "published b", "published c", "delivered a ada 1", "delivered b bo 1", "published c")
+    assert list(timeline.by_state["in flight"]) == ["a", "b"] and list(timeline.by_state["waiting"]) == ["c"]
+    timeline.feed([Event(7.0, "progressed", "a", "ada", 1), Event(8.0, "published", "d"), Event(9.0, "published", "c")])
+    assert list(timeline.by_state["in flight"]) == ["b", "a"] and list(timeline.by_state["waiting"]) == ["c", "d"]
+    assert [job.place for job in timeline.jobs.values()] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("story", "kind"),
+    [
+        ([PUBLISHED], "fresh"),
+        ([PUBLISHED, FIRST], "flying"),
+        ([PUBLISHED, FIRST, "acked a ada 1"], "smooth"),
+        ([PUBLISHED, FIRST, "failed a ada 1"], "eventful"),
+        ([PUBLISHED, FIRST, SECOND], "eventful"),
+        ([PUBLISHED, FIRST, SECOND, "acked a bo 2"], "eventful"),
+        ([PUBLISHED, FIRST, "exhausted a - 1", "acked a ada 1"], "eventful"),
+        ([PUBLISHED, FIRST, "terminated a ada 1"], "eventful"),
+        ([PUBLISHED, "dead_lettered a", "redriven a"], "eventful"),
+        ([PUBLISHED, "dead_lettered a", "redriven a", FIRST, "acked a ada 1"], "eventful"),
+        ([PUBLISHED, "escalated a", FIRST], "eventful"),
+    ],
+)
+def test_what_there_is_to_tell_of_a_job(story: list[str], kind: str) -> None:
+    timeline = told(*story)
+    assert timeline.jobs["a"].story == kind and list(timeline.by_story[kind]) == ["a"]  # type: ignore[index]
+
+
+def test_a_kill_makes_the_jobs_of_that_worker_eventful() -> None:
+    timeline = told("published a", "published b", "delivered a ada 1", "delivered b bo 1")
+    assert list(timeline.by_story["flying"]) == ["a", "b"]
+    timeline.feed([Event(5.0, "killed", worker="ada")])
+    assert list(timeline.by_story["flying"]) == ["b"] and list(timeline.by_story["eventful"]) == ["a"]
+
+
 # --- anything at all -------------------------------------------------------------------------------
 
 ANYTHING = st.builds(
@@ -299,8 +438,23 @@ ANYTHING = st.builds(
     revision=st.integers(0, 4),
     until=st.floats(0, 120),
     source=st.sampled_from(sorted(SOURCES)),
-    detail=st.sampled_from(["", "queue high", "leases", "3 of 10 steps"]),
+    detail=st.sampled_from(["", "queue high", "queue high, heartbeats on, prefetch 3", "leases", "3 of 10 steps"]),
 )
+
+
+def assert_filed(timeline: Timeline) -> None:
+    """What is kept from event to event is what a look at all jobs would find."""
+    jobs = list(timeline.jobs.values())
+    for state, filed in timeline.by_state.items():
+        assert filed == {job.name: job for job in jobs if job.state == state}
+        assert timeline.counts[state] == len(filed)
+    for story, told_of in timeline.by_story.items():
+        assert told_of == {job.name: job for job in jobs if job.story == story}
+    assert [job.place for job in jobs] == list(range(len(jobs)))
+    letters = [(at, "dead", job.name) for job in jobs for at in job.deaths]
+    letters += [(at, "redriven", job.name) for job in jobs for at in job.redriven]
+    assert sorted(letters) == sorted((at, kind, job.name) for at, kind, job in timeline.letters)
+    assert [at for at, _, _ in timeline.letters] == sorted(at for at, _, _ in letters)
 
 
 @settings(max_examples=400, deadline=None)
@@ -311,9 +465,38 @@ def test_no_order_of_events_raises_or_loses_a_job(events: list[Event]) -> None:
     for event in events:
         timeline.feed([event])
         assert sum(timeline.counts.values()) == len(timeline.jobs)
+        assert_filed(timeline)
         assert {item.state for item in timeline.items.values()} <= {"free", "held", "suspect", "done"}
         timeline.overdue(event.at)
+        for job in timeline.jobs.values():
+            for attempt in job.attempts:
+                assert attempt.in_hand_until(event.at) >= attempt.start
+                assert timeline.still_at_it(job, attempt) in (True, False)
         assert timeline.moving in (True, False)
+
+
+# Jobs that are put back and forth, so that it happens often.
+TURNS = st.builds(
+    Event,
+    at=st.integers(0, 20).map(float),
+    kind=st.sampled_from(
+        "published delivered acked naked killed exhausted dead_lettered dead_lettered redriven redriven escalated "
+        "terminated late_success".split()
+    ),
+    job=st.sampled_from(["a", "b"]),
+    worker=st.sampled_from(["ada", "bo"]),
+    attempt=st.integers(1, 2),
+    until=st.integers(0, 20).map(float),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(events=st.lists(TURNS, min_size=5, max_size=25))
+def test_what_is_kept_from_event_to_event_is_what_a_look_at_all_jobs_finds(events: list[Event]) -> None:
+    timeline = Timeline()
+    for event in events:
+        timeline.feed([event])
+        assert_filed(timeline)
 
 
 @settings(max_examples=200, deadline=None)

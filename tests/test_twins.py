@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from test_figures import ENDS, deliver, each_end, history, ordinary, reclaim, traffic
+from test_figures import (
+    ENDS,
+    deliver,
+    each_end,
+    escalated,
+    history,
+    ordinary,
+    prefetched,
+    reclaim,
+    rejected,
+    traffic,
+    zombies,
+)
 
 from meetupq.timeline import Timeline
 from meetupq.twins import describe_deliveries, describe_leases
@@ -136,3 +148,42 @@ def test_a_job_that_several_workers_did_is_told_as_such() -> None:
     told = describe_deliveries(h)
     assert "report-1 went out 3 times; ada acked attempt 1 at 5.2 s, although the broker had given it" in told
     assert "failed" not in told
+
+
+def test_the_twin_tells_what_waits_in_whose_hands() -> None:
+    now = describe_deliveries(prefetched(), now=2.0)
+    assert now.startswith(
+        "In flight at 2.0 s: resize-1 with ada, resize-5 with bo, resize-2 in ada's hands and 2 more."
+    )
+    killed = describe_deliveries(prefetched(killed=True), now=4.5)
+    assert "resize-2 was delivered to ada, who was killed after 3.0 s." in killed
+    assert "It waited in ada's hands until 2.5 s." in killed, "resize-2"
+    assert killed.count("It was still in ada's hands.") == 2, "resize-3 and resize-4"
+
+
+def test_the_twin_tells_an_escalation() -> None:
+    told = describe_deliveries(escalated(), now=9.0)
+    assert told == (
+        "stats-1 failed 3 times (ada), moved on to the consumer of low at 6.5 s; "
+        "then zoe got it and is at work since 6.5 s."
+    )
+    assert "moved on to the consumer of low at 6.5 s and waits for a worker." in describe_deliveries(
+        escalated(gap=2), now=7.0
+    )
+
+
+def test_the_twin_tells_a_rejected_job_from_a_terminated_one() -> None:
+    told = describe_deliveries(rejected())
+    assert "bo terminated bad-2: it is gone, and there is no copy." in told
+    assert "bad-1 failed once (ada), was terminated and is in the DLQ since 2.0 s." in told
+
+
+def test_the_twin_names_those_who_go_on_in_vain() -> None:
+    assert (
+        "is stuck: it has no delivery left, but stays in the queue. ada, bo and cy are still at it, not knowing."
+        in (describe_deliveries(zombies(), now=5.5))
+    )
+    assert "ada acked attempt 1 at 6.3 s, although the broker had given it to somebody else by then. bo and cy are" in (
+        describe_deliveries(zombies(), now=7.0)
+    )
+    assert describe_deliveries(zombies(), now=8.0).endswith("cy is still at it, not knowing.")
