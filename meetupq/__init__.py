@@ -4,8 +4,10 @@ from meetupq.errors import LeaseLost, MeetupqError
 from meetupq.history import Event, History
 from meetupq.lab import Lab
 from meetupq.leases import Leases
+from meetupq.letters import LettersPanel
 from meetupq.panels import LeasePanel, QueuePanel
 from meetupq.timing import Timing
+from meetupq.tour import Tour
 from meetupq.work_queue import WorkQueue
 
 __all__ = [
@@ -15,8 +17,10 @@ __all__ = [
     "LeaseLost",
     "LeasePanel",
     "Leases",
+    "LettersPanel",
     "MeetupqError",
     "QueuePanel",
     "Timing",
+    "Tour",
     "WorkQueue",
 ]

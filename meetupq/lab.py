@@ -21,15 +21,18 @@ from meetupq.crew import Role
 from meetupq.dead_letters import DeadLetter
 from meetupq.errors import BackgroundFailure, BrokerUnreachable, LabClosed, LeaseError, MeetupqError, NameInvalid
 from meetupq.history import Condition, Event, History
-from meetupq.panels import Controls, LeasePanel, Panel, QueuePanel
+from meetupq.letters import LettersPanel
+from meetupq.panels import LeasePanel, QueuePanel
 from meetupq.roster import Claim
 from meetupq.stage import Failure, Stage
+from meetupq.subjects import PRIORITIES
 from meetupq.summary import QueueSummary
 from meetupq.timing import Timing
+from meetupq.view import Controls, View
 from meetupq.workers import Ending
 
 T = TypeVar("T")
-P = TypeVar("P", bound=Panel)
+P = TypeVar("P", bound=View)
 CALL_LIMIT = 15.0
 _open_labs: dict[str, Lab] = {}
 _one_at_a_time = threading.RLock()
@@ -73,7 +76,7 @@ class Lab:
             earlier._shut()
         self.name = name
         self._stage = Stage(timing, **how)
-        self._panels: list[Panel] = []
+        self._panels: list[View] = []
         self._stage.on_news = self._refresh_panels
         self._raised = 0
         self._closed = False
@@ -205,9 +208,15 @@ class Lab:
     ) -> Event:
         """Wait for an event; see `History.until`. The limit is, by default, long enough for any one job to die."""
         self._check()
-        limit = 10 + self.timing.time_to_dead + self.timing.lease_ttl if within is None else within
+        to_dead = sum(self.timing.of(priority).time_to_dead for priority in PRIORITIES)  # it may die as both
+        limit = 10 + to_dead + self.timing.lease_ttl if within is None else within
         with _stoppable():
             return await self._stage.history.until(kind, job, worker, count=count, within=limit)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait in a cell. Unlike a plain `asyncio.sleep` it ends at once when the cell is stopped."""
+        with _stoppable():
+            await asyncio.sleep(seconds)
 
     async def connect(self, name: str = "learner") -> Client:
         """A plain nats-py client of the lab's broker, for your own code, on the caller's loop. Close it yourself."""
@@ -379,6 +388,10 @@ class Lab:
     def lease_panel(self, **size: Any) -> LeasePanel:
         """The leases, live, with buttons. There is one per lab; showing it again shows the same one."""
         return self._panel(LeasePanel, size)
+
+    def letters_panel(self, **size: Any) -> LettersPanel:
+        """The dead letters, live, with buttons. There is one per lab; showing it again shows the same one."""
+        return self._panel(LettersPanel, size)
 
     def _panel(self, kind: type[P], size: dict[str, Any]) -> P:
         self._check()

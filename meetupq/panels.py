@@ -1,64 +1,67 @@
-"""The two panels: live views of a history, with buttons. `QueuePanel(history)` works in any notebook.
-
-A panel owns one thread. It wakes when the history grows, draws at most `fps` times a second, and sleeps when nothing
-moves. Everything shown goes out through it, so that a burst of events never becomes a burst of messages: above 1000
-messages a second the Jupyter server would drop all of the kernel's output.
-
-Buttons only hand over, by `Controls.press`: which thread a click arrives on depends on the version of ipykernel.
-"""
+"""The panels with a picture: live views of a history, with buttons. `QueuePanel(history)` works in any notebook."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable
 from html import escape
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import ipywidgets as widgets
 
 from meetupq.canvas import JOB_STATE_COLOURS, JOB_STATE_MARKS, WORKER_MARKS, worker_colour
-from meetupq.dead_letters import DeadLetter
-from meetupq.errors import SizeInvalid
 from meetupq.figures import DeliveryPicture, LeasePicture
 from meetupq.history import History
-from meetupq.roster import Claim
 from meetupq.summary import QueueSummary
-from meetupq.timeline import Timeline, WorkerLine
+from meetupq.timeline import JobState, WorkerLine
 from meetupq.timing import Timing
 from meetupq.twins import describe_deliveries, describe_leases
+from meetupq.view import BORDER, Controls, View, button, check_sizes, enable, lab_call, put, row
 
 ALIVE: Final = ("waiting", "working", "frozen", "cut off")
+_PARTS: Final = ("waiting", "in flight", "retrying", "stuck", "dead", "terminated", "acked")
+_ONE_LINE: Final = 70
+"""Characters for which a header of usual width has room."""
+_CLAIM_MARKS: Final = {"held": "●", "suspect": "?", "expired": "▼", "released": "↩", "finished": "✓"}
+_CARD_STYLE: Final = """
+.meetupq-card { border-radius: 6px; }
+.meetupq-worker { display: flex; gap: 6px; align-items: center; font-size: 14px; }
+.meetupq-worker i { flex: none; width: 12px; height: 12px; border-radius: 2px; }
+.meetupq-worker b { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.meetupq-worker em { flex: none; padding: 0 5px; font-size: 11px; font-style: normal; border: 1px solid;
+  border-radius: 8px; }
+.meetupq-worker span { flex: none; margin-left: auto; font-size: 13px; }
+.meetupq-killed { color: var(--jp-error-color1, #b42318); font-weight: 600; }
+.meetupq-doing { position: relative; font-size: 12px; color: var(--jp-ui-font-color2, #57606a); white-space: nowrap;
+  overflow: hidden; text-overflow: ellipsis; }
+"""
 
 
-@dataclass(frozen=True)
-class Controls:
-    """What the buttons act on. Without it a panel is a view.
+class Action(NamedTuple):
+    """A button of a panel as a whole; its tooltip says what it does and names the method that does the same.
 
-    Attributes:
-        press: called with the name of an action and its arguments; must return at once and never raise.
-        timing: shown in the header.
-        failures: the background failures so far, as sentences.
-        claims: the roster.
-        counted: the broker's own counts at the last look; None before it.
-        letters: the dead letters at the last look.
+    `off` says why it has no effect here, if so.
     """
 
-    press: Callable[..., None]
-    timing: Timing
-    failures: Callable[[], Sequence[str]]
-    claims: Callable[[], list[Claim]]
-    counted: Callable[[], QueueSummary | None] = lambda: None
-    letters: Callable[[], Sequence[DeadLetter]] = tuple
+    description: str
+    name: str
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    tooltip: str
+    off: str = ""
 
 
-class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
-    """What both panels share: header, a card per worker, the picture, the text twin, a red line for failures."""
+def _action(description: str, what: str, name: str, *args: Any, **options: Any) -> Action:
+    return Action(description, name, args, options, f"{what}: {lab_call(name, *args, **options)}")
 
-    title: ClassVar[str]
-    role: ClassVar[str]
-    actions: ClassVar[tuple[tuple[str, str, tuple[Any, ...], dict[str, Any], str], ...]]
-    """Buttons of the panel as a whole: description, action, arguments, options, tooltip."""
+
+class Panel(View):
+    """What both share: a toolbar, a card per worker, the picture, and what is said below it."""
+
+    actions: ClassVar[tuple[Action, ...]]
+    """The toolbar."""
+    gaps: ClassVar[tuple[str, ...]] = ()
+    """The descriptions of the buttons before which the toolbar has a gap."""
 
     def __init__(
         self,
@@ -70,172 +73,69 @@ class Panel(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
         pixel_ratio: float = 1.0,
         fps: float = 5.0,
     ) -> None:
-        for what, value, least, most in (
-            ("width", width, 320, 4000),
-            ("height", height, 160, 4000),
-            ("pixel_ratio", pixel_ratio, 0.5, 4),
-            ("fps", fps, 0.1, 60),
-        ):
-            if not isinstance(value, (int, float)) or not least <= value <= most:
-                raise SizeInvalid(f"{what} is {value!r}, but a panel takes {least} to {most}")
-        self._history = history
-        self._controls = controls
-        self._timeline = Timeline()
-        self._pause = 1.0 / fps
-        self._dirty = threading.Event()
-        self._ended = threading.Event()
-        self._fault = ""
-        self._cards: dict[str, _Card] = {}
+        sizes = ("width", width, 320, 4000), ("height", height, 160, 4000), ("pixel_ratio", pixel_ratio, 0.5, 4)
+        check_sizes(*sizes)
         self._picture: DeliveryPicture | LeasePicture | None = self._make_picture(
             width=width, height=height, pixel_ratio=pixel_ratio
         )
-        self._header = widgets.HTML()
-        self._crew = widgets.Box(layout=_layout(flex_flow="row wrap", flex="1 1 auto", grid_gap="8px"))
+        self._cards: dict[str, _Card] = {}
         self._image = widgets.Image(
-            format="png", width=width, height=height, layout=_layout(width=f"{width}px", height=f"{height}px")
+            format="png", width=width, height=height, layout=widgets.Layout(width=f"{width}px", height=f"{height}px")
         )
+        self._crew = row([], 8, min_height=f"{_Card.height}px", margin="0 2px 8px")
         self._summary = widgets.HTML()
-        self._twin = widgets.HTML()
-        self._red_line = widgets.HTML()
-        # As many lines of text as fit here; a longer one scrolls. Nothing below may jump.
-        self._twin.layout = _layout(min_height="64px")
-        self._actions = self._action_buttons()
-        actions = widgets.VBox(self._actions, layout=_layout(flex="0 0 auto", margin="0 0 0 8px"))
-        top = widgets.HBox([self._crew, actions], layout=_layout(min_height="92px"))
-        self._frame()
-        super().__init__(
-            [self._header, self._red_line, top, self._image, self._summary, self._twin],
-            layout=_layout(
-                width=f"{width + 32}px",
-                padding="12px",
-                overflow="hidden",
-                border="1px solid var(--jp-border-color2, #d0d7de)",
-            ),
-        )
-        self.add_class("meetupq-panel")
-        self.add_class(f"meetupq-{self.role}")
-        self._unsubscribe = history.subscribe(lambda event: self._dirty.set())
-        self._dirty.set()
-        self._thread = threading.Thread(target=self._run, name=f"meetupq {self.role} panel", daemon=True)
-        self._thread.start()
-
-    def __repr__(self) -> str:
-        # Stable, so that a cell which ends in a panel prints the same in every run.
-        return f"<{type(self).__name__}>"
+        super().__init__(history, controls, width=width, fps=fps)
 
     # --- to be said by each panel ------------------------------------------------------------------
 
     def _make_picture(self, **size: Any) -> DeliveryPicture | LeasePicture:
         raise NotImplementedError
 
-    def _facts(self, timing: Timing) -> str:
+    def _summarise(self) -> str:
+        """What is said between the picture and the text twin."""
         raise NotImplementedError
 
-    def _summarise(self, now: float) -> str:
-        raise NotImplementedError
+    # --- what is shown -----------------------------------------------------------------------------
 
-    def _describe(self, now: float) -> str:
-        raise NotImplementedError
+    def _build(self, width: int) -> list[widgets.Widget]:
+        return [self._toolbar(), self._crew, self._image, self._summary]
 
-    # --- the thread --------------------------------------------------------------------------------
+    def _offered(self) -> list[Action]:
+        """The actions, as they are with this panel's timing."""
+        return [Action(*action) for action in self.actions]
 
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            # While something moves the clock alone changes the picture; else only an event does.
-            self._dirty.wait(self._pause if self._timeline.moving else None)
-            self._dirty.clear()
-            self._frame_safely()
-            self._ended.wait(self._pause)
-        self._frame_safely()
-        self._picture = None  # its bitmaps are megabytes, and ipywidgets keeps every widget; the last image stays
+    def _toolbar(self) -> widgets.Box:
+        self._buttons: list[tuple[widgets.Button, Action]] = []
+        groups: list[list[widgets.Button]] = [[]]
+        for action in self._offered():
+            made = button(action.description, action.tooltip, 72, danger=action.name.startswith("kill"))
+            made.on_click(lambda _, a=action: None if a.off else self._press(a.name, *a.args, **a.options))
+            self._buttons.append((made, action))
+            groups += [[]] if action.description in self.gaps else []
+            groups[-1].append(made)
+        return row([row(group, 5) for group in groups], 14, margin="6px 2px 8px", flex="0 0 auto")
 
-    def _frame_safely(self) -> None:
-        try:
-            self._frame()
-        except Exception as error:  # noqa: BLE001 - a picture that fails must say so, not freeze
-            self._fault = f"the picture can't be drawn: {type(error).__name__}: {error}"
-            _set(self._red_line, _red([self._fault]))
-
-    def _frame(self) -> None:
-        """Bring everything up to date; only what changed is sent."""
-        self._timeline.feed(self._history.since(self._timeline.seen))
-        now = self._history.now()
-        crew = [worker for worker in self._timeline.workers.values() if worker.role == self.role]
-        usable = self._controls is not None and not self._ended.is_set()
-        for button in self._actions:
-            _enable(button, usable)
-        for worker in crew:
+    def _show(self, now: float, *, usable: bool) -> None:
+        for made, action in self._buttons:
+            enable(made, usable and not action.off)
+        for worker in self._timeline.workers.values():
+            if worker.role != self.role:
+                continue
             if worker.name not in self._cards:
-                self._cards[worker.name] = _Card(worker.name, worker_colour(self._timeline, worker.name), self._press)
-            self._cards[worker.name].show(worker, usable=usable)
-        boxes = tuple(card.box for card in self._cards.values())
-        if self._crew.children != boxes:
-            self._crew.children = boxes
-        _set(self._header, self._title_line(now))
-        _set(self._summary, self._summarise(now))
-        _set(self._twin, f'<div class="meetupq-twin">{escape(self._describe(now))}</div>')
-        failures = self._controls.failures() if self._controls else ()
-        _set(self._red_line, _red([*failures, self._fault] if self._fault else failures))
+                self._cards[worker.name] = _Card(worker, worker_colour(self._timeline, worker.name), self._press)
+            self._cards[worker.name].show(usable=usable)
+        put(self._crew, tuple(card.box for card in self._cards.values()), "children")
+        put(self._summary, self._summarise())
         if self._picture is not None:
             self._picture.update(self._timeline, now)
-            png = self._picture.png()
-            if self._image.value != png:
-                self._image.value = png
+            put(self._image, self._picture.png())
 
-    def _title_line(self, now: float) -> str:
-        outages = self._timeline.outages
-        down = bool(outages) and outages[-1].end is None
-        state = "closed" if self._ended.is_set() else "broker down" if down else "broker up"
-        mark = "■" if self._ended.is_set() else "✗" if down else "●"
-        facts = f"{escape(self._facts(self._controls.timing))}" if self._controls else "a view without buttons"
-        return (
-            f'{_STYLE}<div class="meetupq-head"><b>{self.title}</b><span>{facts}</span>'
-            f'<span class="meetupq-right">{mark} {state} · {self._timeline.seen} events, '
-            f"the last at {self._timeline.last:.1f} s</span></div>"
-        )
+    def _next_look(self) -> float | None:
+        # While something moves the clock alone changes the picture; else only an event does.
+        return self._pause if self._timeline.moving else None
 
-    # --- buttons -----------------------------------------------------------------------------------
-
-    def _press(self, action: str, *args: Any, **options: Any) -> None:
-        if self._controls and not self._ended.is_set():
-            self._controls.press(action, *args, **options)
-
-    def _action_buttons(self) -> list[widgets.Button]:
-        buttons = []
-        for description, action, args, options, tooltip in self.actions:
-            button = widgets.Button(
-                description=description,
-                tooltip=tooltip,
-                disabled=self._controls is None,
-                button_style="danger" if action.startswith("kill") else "",
-                layout=_layout(width="92px", height="28px", padding="0", margin="0 0 4px 0"),
-            )
-            button.on_click(lambda _, a=action, b=args, c=options: self._press(a, *b, **c))
-            buttons.append(button)
-        return buttons
-
-    def refresh(self) -> None:
-        """Draw again now-ish: something changed that is not in the history, such as a failure."""
-        self._dirty.set()
-
-    @property
-    def ended(self) -> bool:
-        """Whether it is frozen or closed."""
-        return self._ended.is_set()
-
-    def freeze(self) -> None:
-        """Draw one last time, say so, and end the thread. The panel stays visible; its buttons are off."""
-        self._unsubscribe()
-        self._ended.set()
-        self._dirty.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(5.0)
-
-    def close(self) -> None:
-        """End the thread and take the panel away. Twice does no harm."""
-        if hasattr(self, "_thread"):  # else its making was refused, and nothing is there to end
-            self.freeze()
-        super().close()
+    def _let_go(self) -> None:
+        self._picture = None  # its bitmaps are megabytes; the last image stays
 
 
 class QueuePanel(Panel):
@@ -252,31 +152,100 @@ class QueuePanel(Panel):
     title = "Work queue"
     role = "queue"
     actions = (
-        ("Publish 5", "publish", (), {"count": 5}, "Publish five ordinary jobs: lab.publish(count=5)"),
-        ("Poison", "poison", (), {}, "Publish a job that fails at every attempt: lab.poison()"),
-        ("Kill all", "kill_all", ("queue",), {}, 'Kill all workers of the queue: lab.kill_all("queue")'),
+        _action("Publish", "Publish an ordinary job", "publish"),
+        _action("Publish 5", "Publish five ordinary jobs", "publish", count=5),
+        _action("Slow", "Publish a job that takes longer than the broker's patience", "slow"),
+        _action("Poison", "Publish a job that fails at every attempt", "poison"),
+        _action("Nak", "Publish a job that its worker hands back at once", "publish", kind="nak", ending="nak"),
+        # How much later, and whether at all, depends on the timing: see `_offered`.
+        _action("Nak later", "Publish a job that its worker hands back for later", "publish", kind="later"),
+        _action(
+            "Reject", "Publish a job that its worker gives up, with a copy", "publish", kind="reject", ending="reject"
+        ),
+        _action(
+            "Term", "Publish a job that its worker gives up, without a copy", "publish", kind="term", ending="term"
+        ),
+        _action("Sweep", "Look for dead jobs now, without any worker's help", "sweep"),
+        _action("Hire", "Start one more worker", "hire"),
+        _action("Kill all", "Kill all workers of the queue", "kill_all", "queue"),
     )
+    gaps = ("Poison", "Sweep")
+    style = f"""{_CARD_STYLE}
+.meetupq-bar {{ display: flex; flex-wrap: wrap; font-size: 12px; color: #fff; border-radius: 4px; overflow: hidden; }}
+.meetupq-bar span {{ padding: 2px 4px; white-space: nowrap; }}
+.meetupq-bar span.meetupq-none {{ color: var(--jp-ui-font-color2, #57606a);
+  background: var(--jp-layout-color2, #f6f8fa); }}
+.meetupq-bar b {{ padding: 2px 4px; color: var(--jp-ui-font-color1, #1f2328); white-space: nowrap; }}
+.meetupq-counts {{ width: 100%; margin: 4px 0; table-layout: fixed; border-collapse: collapse; font-size: 12px;
+  color: var(--jp-ui-font-color1, #1f2328); }}
+.meetupq-counts th, .meetupq-counts td {{ height: 20px; padding: 0 6px; text-align: right; white-space: nowrap;
+  border-bottom: 1px solid var(--jp-border-color2, #d0d7de); font-variant-numeric: tabular-nums; }}
+.meetupq-counts th {{ font-weight: 400; color: var(--jp-ui-font-color2, #57606a); }}
+.meetupq-counts th:first-child {{ text-align: left; width: 18%; }}
+.meetupq-counts th:nth-child(5) {{ width: 12%; }}
+.meetupq-counts td.meetupq-stuck {{ font-weight: 600; color: #fff; background: #5b3e8c; }}
+"""
+    _bar: tuple[int, str] = (-1, "")
 
     def _make_picture(self, **size: Any) -> DeliveryPicture:
         return DeliveryPicture(**size)
 
-    def _facts(self, timing: Timing) -> str:
-        patience = "/".join(f"{seconds:g}" for seconds in timing.backoff) or f"{timing.ack_wait:g}"
-        return f"patience {patience} s · max_deliver {timing.max_deliver} · timing {timing.name}"
+    def _offered(self) -> list[Action]:
+        timing = self._controls.timing if self._controls else Timing()
+        later = {"kind": "later", "ending": "nak", "after": timing.ack_wait}
+        off = ""
+        if timing.of("high").backoff:
+            off = "the backoff and the delay of a nak would add up; a timing without backoff allows it"
+        tooltip = f"Publish a job that its worker hands back for later: {lab_call('publish', **later)}"
+        nak_later = Action("Nak later", "publish", (), later, f"{tooltip} (off here: {off})" if off else tooltip, off)
+        return [nak_later if a.description == nak_later.description else a for a in super()._offered()]
 
-    def _summarise(self, now: float) -> str:
-        counts = self._timeline.counts
-        parts = "".join(
-            f'<span style="background:{JOB_STATE_COLOURS[state]};flex:{count} 0 auto">'
-            f"{JOB_STATE_MARKS[state]} {count} {state}</span>"
-            for state, count in counts.items()
-        )
-        total = sum(counts.values())
-        hint = "every published job is in exactly one of them"
-        return f'<div class="meetupq-bar" title="{hint}">{parts}<b>= {total} published</b></div>'
+    def _facts(self) -> tuple[str, str]:
+        assert self._controls
+        timing = self._controls.timing
+        told = {"patience": timing} if timing.low is None else {"high": timing, "low": timing.low}
+        full = " · ".join(f"{name} {each.patience_in_words}" for name, each in told.items())
+        without = re.sub(r" \(backoff.*?\)", "", full)  # what doesn't count is the last to go: it surprises most
+        forms = [f"{full} · timing {timing.name}", full, f"{without} · timing {timing.name}"]
+        return next((form for form in forms if len(form) <= _ONE_LINE), without), forms[0]
+
+    def _summarise(self) -> str:
+        if self._bar[0] != self._timeline.seen:  # to count 10000 jobs takes a while
+            self._bar = self._timeline.seen, _bar(self._timeline.counts)
+        return self._bar[1] + (_broker_says(self._controls.counted()) if self._controls else "")
 
     def _describe(self, now: float) -> str:
         return describe_deliveries(self._timeline, now=now)
+
+
+def _bar(counts: dict[JobState, int]) -> str:
+    """Where every job is, as the history has it; a state that no job is in takes no more room than it needs."""
+    parts = "".join(
+        f'<span style="background:{JOB_STATE_COLOURS[state]};flex:{count} 0 auto">'
+        f"{JOB_STATE_MARKS[state]} {count} {state}</span>"
+        if count
+        else f'<span class="meetupq-none" title="0 {state}">{JOB_STATE_MARKS[state]} 0</span>'
+        for state, count in counts.items()
+    )
+    hint = "by the history; every published job is in exactly one of them"
+    return f'<div class="meetupq-bar" title="{hint}">{parts}<b>= {sum(counts.values())} published</b></div>'
+
+
+def _broker_says(counted: QueueSummary | None) -> str:
+    """The broker's own counts: a table of two lines, whatever is in it."""
+    parts: dict[str, int | str] = dict.fromkeys(_PARTS, "–") if counted is None else {**counted.parts()}
+    head = "".join(f"<th>{name}</th>" for name in parts)
+    cells = "".join(
+        f'<td class="meetupq-stuck">{JOB_STATE_MARKS["stuck"]} {count} stuck</td>'
+        if name == "stuck" and counted and counted.stuck
+        else f"<td>{count}</td>"
+        for name, count in parts.items()
+    )
+    told, total = ("the broker says", f"= {counted.published}") if counted else ("the broker: not asked yet", "–")
+    return (
+        f'<table class="meetupq-counts"><tr><th></th>{head}<th>published</th></tr>'
+        f"<tr><th>{told}</th>{cells}<td>{total}</td></tr></table>"
+    )
 
 
 class LeasePanel(Panel):
@@ -288,17 +257,26 @@ class LeasePanel(Panel):
     title = "Leases"
     role = "leases"
     actions = (
-        ("Add work", "add_work", (), {}, "Put up one more item of long work: lab.add_work()"),
-        ("Kill all", "kill_all", ("leases",), {}, 'Kill all workers that lobby: lab.kill_all("leases")'),
+        _action("Add work", "Put up one more item of long work", "add_work"),
+        _action("Kill all", "Kill all workers that lobby", "kill_all", "leases"),
     )
+    gaps = ("Kill all",)
+    style = f"""{_CARD_STYLE}
+.meetupq-roster {{ width: 100%; font-size: 13px; border-collapse: collapse; }}
+.meetupq-roster th, .meetupq-roster td {{ text-align: left; padding: 2px 8px;
+  border-bottom: 1px solid var(--jp-border-color2, #d0d7de); }}
+"""
 
     def _make_picture(self, **size: Any) -> LeasePicture:
         return LeasePicture(**size)
 
-    def _facts(self, timing: Timing) -> str:
-        return f"TTL {timing.lease_ttl:g} s · renewed every {timing.renew:g} s · timing {timing.name}"
+    def _facts(self) -> tuple[str, str]:
+        assert self._controls
+        timing = self._controls.timing
+        facts = f"TTL {timing.lease_ttl:g} s · renewed every {timing.renew:g} s · timing {timing.name}"
+        return facts, facts
 
-    def _summarise(self, now: float) -> str:
+    def _summarise(self) -> str:
         claims = self._controls.claims() if self._controls else []
         done = {name for name, item in self._timeline.items.items() if item.state == "done"}
         state = {c.item: "finished" if c.item in done else c.state for c in claims}
@@ -321,93 +299,73 @@ class LeasePanel(Panel):
 
 
 class _Card:
-    """One worker: its name and colour, what it does in word and mark, its buttons."""
+    """One worker: its name and colour, what it does in word and mark, its buttons. Four of them fit into a row."""
 
-    def __init__(self, name: str, colour: str, press: Callable[..., None]) -> None:
-        self._text = widgets.HTML()
+    width, height = 209, 84
+
+    def __init__(self, worker: WorkerLine, colour: str, press: Callable[..., None]) -> None:
+        name = worker.name
+        self._worker = worker  # the timeline's own line, which changes with the history
+        self._offered = (False, 1)  # what a press of the toggles brings: as they show it, so that twice is as once
         self._colour = colour
+        self._text = widgets.HTML()
         self._buttons = {
-            "Kill": _small_button("Kill", f'Kill {name} now: lab.kill("{name}")', "danger"),
-            "Stop": _small_button("Stop", f'Let {name} finish, then stop: lab.stop("{name}")'),
-            "Start": _small_button("Start", f'Start {name} again: lab.relaunch("{name}")'),
+            "Kill": button("Kill", f"Kill {name} now: {lab_call('kill', name)}", 42, danger=True),
+            "Stop": button("Stop", f"Let {name} finish, then stop: {lab_call('stop', name)}", 42),
+            "Start": button("Start", f"Start {name} again: {lab_call('relaunch', name)}", 42),
         }
         for description, action in (("Kill", "kill"), ("Stop", "stop"), ("Start", "relaunch")):
             self._buttons[description].on_click(lambda _, a=action: press(a, name))
+        self._beats, self._pulls = button("♥", "", 28), button("×1", "", 28)
+        self._beats.on_click(lambda _: press("heartbeats", name, self._offered[0]))
+        self._pulls.on_click(lambda _: press("prefetch", name, self._offered[1]))
+        self._toggles = [self._beats, self._pulls] if worker.role == "queue" else []
+        buttons = row([row([*self._buttons.values()], 2), row(self._toggles, 2)], 6)
         self.box = widgets.VBox(
-            [self._text, widgets.HBox([*self._buttons.values()])],
-            layout=_layout(
-                width="182px", height="84px", padding="4px 8px", border="1px solid var(--jp-border-color2, #d0d7de)"
+            [self._text, buttons],
+            layout=widgets.Layout(
+                width=f"{self.width}px",
+                height=f"{self.height}px",
+                padding="5px 6px",
+                justify_content="space-between",
+                border=BORDER,
+                overflow="hidden",
             ),
         )
         self.box.add_class("meetupq-card")
         self.box.add_class(f"meetupq-worker-{name}")
 
-    def show(self, worker: WorkerLine, *, usable: bool) -> None:
+    def show(self, *, usable: bool) -> None:
+        worker = self._worker
         held = f" (attempt {worker.attempt})" if worker.attempt else ""
         verb = "held" if worker.state == "killed" else "holds"
         doing = f"{verb} {escape(worker.holds)}{held}" if worker.holds else "holds nothing"
-        _set(
+        low = "<em>low</em>" if worker.priority == "low" else ""
+        put(
             self._text,
-            f'<div class="meetupq-worker"><i style="background:{self._colour}"></i><b>{escape(worker.name)}</b>'
+            f'<div class="meetupq-worker"><i style="background:{self._colour}"></i>'
+            f'<b title="{escape(worker.name)}">{escape(worker.name)}</b>{low}'
             f'<span class="meetupq-{worker.state.replace(" ", "-")}">{WORKER_MARKS[worker.state]} {worker.state}</span>'
-            f"</div><div class='meetupq-doing'>{doing}</div>",
+            f'</div><div class="meetupq-doing" title="{doing}">{doing}{self._settings()}</div>',
         )
         alive = worker.state in ALIVE
-        for description, button in self._buttons.items():
-            _enable(button, usable and alive != (description == "Start"))
+        for description, made in self._buttons.items():
+            enable(made, usable and alive != (description == "Start"))
+        for toggle in self._toggles:
+            enable(toggle, usable)
 
-
-def _small_button(description: str, tooltip: str, style: str = "") -> widgets.Button:
-    return widgets.Button(
-        description=description,
-        tooltip=tooltip,
-        button_style=style,
-        layout=_layout(width="50px", height="26px", margin="0 4px 0 0", padding="0"),
-    )
-
-
-def _enable(button: widgets.Button, usable: bool) -> None:
-    if button.disabled == usable:
-        button.disabled = not usable
-
-
-def _layout(**settings: str) -> widgets.Layout:
-    return widgets.Layout(**settings)
-
-
-def _set(widget: widgets.HTML, value: str) -> None:
-    if widget.value != value:
-        widget.value = value
-
-
-def _red(failures: Iterable[str]) -> str:
-    lines = [escape(str(failure)) for failure in failures]
-    if not lines:
-        return ""
-    more = f" (and {len(lines) - 1} before)" if len(lines) > 1 else ""
-    return f'<div class="meetupq-red">✗ failed in the background: {lines[-1]}{more}</div>'
-
-
-_CLAIM_MARKS: Final = {"held": "●", "suspect": "?", "expired": "▼", "released": "↩", "finished": "✓"}
-_STYLE: Final = """<style>
-.meetupq-panel .widget-html, .meetupq-panel .widget-html-content { line-height: 1.35; }
-.meetupq-head { display: flex; gap: 14px; align-items: baseline; color: var(--jp-ui-font-color1, #1f2328); }
-.meetupq-head b { font-size: 18px; }
-.meetupq-head span { font-size: 13px; color: var(--jp-ui-font-color2, #57606a); }
-.meetupq-head .meetupq-right { margin-left: auto; }
-.meetupq-card { border-radius: 6px; }
-.meetupq-worker { display: flex; gap: 6px; align-items: center; font-size: 14px; }
-.meetupq-worker i { width: 12px; height: 12px; border-radius: 2px; }
-.meetupq-worker span { margin-left: auto; font-size: 13px; }
-.meetupq-killed { color: #b42318; font-weight: 600; }
-.meetupq-doing { font-size: 12px; color: var(--jp-ui-font-color2, #57606a); white-space: nowrap; overflow: hidden;
-  text-overflow: ellipsis; }
-.meetupq-bar { display: flex; font-size: 13px; font-weight: 600; color: #fff; border-radius: 4px; overflow: hidden; }
-.meetupq-bar span { padding: 2px 8px; white-space: nowrap; }
-.meetupq-bar b { padding: 2px 8px; color: var(--jp-ui-font-color1, #1f2328); white-space: nowrap; }
-.meetupq-roster { width: 100%; font-size: 13px; border-collapse: collapse; }
-.meetupq-roster th, .meetupq-roster td { text-align: left; padding: 2px 8px;
-  border-bottom: 1px solid var(--jp-border-color2, #d0d7de); }
-.meetupq-twin { font-size: 13px; padding: 8px; background: var(--jp-layout-color2, #f6f8fa); border-radius: 4px; }
-.meetupq-red { font-size: 13px; padding: 4px 8px; color: #fff; background: #b42318; border-radius: 4px; }
-</style>"""
+    def _settings(self) -> str:
+        """Bring the toggles up to date; returns the same in words, for those who don't see the marks on them."""
+        if not self._toggles:
+            return ""
+        worker = self._worker
+        on, other = self._offered = (not worker.heartbeats, 3 if worker.prefetch == 1 else 1)
+        state, change = ("off", "on") if on else ("on", "off")
+        call = lab_call("heartbeats", worker.name, on)
+        put(self._beats, "♡" if on else "♥", "description")
+        put(self._beats, f"Heartbeats are {state}; turn them {change}: {call}", "tooltip")
+        pulls = f"ulls {worker.prefetch} job{'s' * (worker.prefetch > 1)} at once"
+        call = lab_call("prefetch", worker.name, other)
+        put(self._pulls, f"×{worker.prefetch}", "description")
+        put(self._pulls, f"P{pulls}; let it pull {other}: {call}", "tooltip")
+        return f'<span class="meetupq-unseen">; heartbeats are {state}; it p{pulls}</span>'

@@ -19,8 +19,8 @@ ROWS = [
     {"work_queue", "leases", "work_items", "figures", "twins"},
     {"dead_letters", "roster", "witness"},
     {"workers", "summary"},
-    {"crew", "checks"},
-    {"stage", "panels"},
+    {"crew", "checks", "view"},
+    {"stage", "panels", "letters", "tour"},
     {"lab", "scenarios"},
     {"course", "doctor", "demo"},
     {"cli", "__init__"},
@@ -32,7 +32,7 @@ SPEAKS_NATS = {
     "summary", "crew", "stage", "lab",
 }  # fmt: skip
 STARTS_PROCESSES = {"broker", "guard", "crew"}
-SHOWS_WIDGETS = {"panels", "lab", "__init__"}
+SHOWS_WIDGETS = {"view", "panels", "letters", "tour", "lab", "__init__"}
 
 PACKAGE = Path(meetupq.__file__).parent
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))

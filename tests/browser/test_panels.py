@@ -162,6 +162,64 @@ async def test_the_other_buttons(open_notebook: OpenNotebook, screenshots: Path)
     await notebook.screenshot(panel, screenshots / "queue-closed.png")
 
 
+async def test_a_dead_letter_is_put_back(open_notebook: OpenNotebook, screenshots: Path) -> None:
+    """Poison; the letter appears in the table; Inspect, by the keyboard, and Redrive, by the mouse. Nothing jumps."""
+    dead = 'await lab.until("dead_lettered", job="poison-1")'
+    notebook, panel = await open_queue(open_notebook, "lab.letters_panel()", dead)
+    await notebook.run(2)
+    letters = notebook.panel(2)
+    await letters.get_by_text("no dead letters", exact=True).wait_for(timeout=10_000)
+    empty = await letters.bounding_box()
+    await notebook.show(1)
+
+    await notebook.press(panel, "Poison")
+
+    await notebook.run(3)
+    await letters.scroll_into_view_if_needed()
+    redrive = letters.locator('button[title*="lab.redrive(1)"]:visible')
+    await redrive.wait_for(timeout=5000)
+    assert "poison-1" in await letters.locator(".meetupq-line").nth(1).text_content()
+    inspect = letters.get_by_role("button", name="Inspect")
+    await inspect.focus()
+    await notebook.page.keyboard.press("Enter")
+    await letters.get_by_text("1 · poison-1").wait_for(timeout=5000)
+    await notebook.screenshot(letters, screenshots / "letters.png")
+    full = await letters.bounding_box()
+    assert (empty["width"], empty["height"]) == (full["width"], full["height"])
+    frame = await letters.evaluate("panel => [panel.scrollWidth, panel.clientWidth]")
+    assert frame[0] <= frame[1], "nothing is cut off at the right"
+
+    await redrive.click(timeout=5000)
+
+    await redrive.wait_for(state="hidden", timeout=5000)
+    await letters.get_by_text("no longer among the dead letters").wait_for(timeout=5000)
+    assert await notebook.ask('[(e.job, e.revision) for e in lab.history.where("redriven")]') == [["poison-1", 1]]
+    assert await notebook.ask("lab.failures") == []
+
+
+async def test_the_toggles_of_a_worker(open_notebook: OpenNotebook, screenshots: Path) -> None:
+    """They follow the worker, whoever has changed it; four cards fit into a row, and none of them changes its size."""
+    notebook, panel = await open_queue(open_notebook, 'lab.launch("dan", priority="low")\nlab.heartbeats("ada", True)')
+    ada = panel.locator(".meetupq-worker-ada")
+    size = await ada.bounding_box()
+    await notebook.press(panel, "♥", "ada")
+    await notebook.press(panel, "×1", "ada")
+    await ada.get_by_role("button", name="♡").wait_for(timeout=5000)
+    await ada.get_by_role("button", name="×3").wait_for(timeout=5000)
+    await notebook.screenshot(panel, screenshots / "queue-toggles.png")
+    assert await notebook.ask('[e.detail for e in lab.history.where("tuned")][-1]') == (
+        "queue high, heartbeats off, prefetch 3"
+    )
+    await notebook.run(2)
+    await notebook.show(1)
+    await ada.get_by_role("button", name="♥").wait_for(timeout=5000)
+    await panel.locator(".meetupq-worker-dan").wait_for(timeout=5000)
+    boxes = [await panel.locator(f".meetupq-worker-{name}").bounding_box() for name in ("ada", "bo", "cy", "dan")]
+    assert len({(box["y"], box["width"], box["height"]) for box in boxes}) == 1
+    now = await ada.bounding_box()
+    assert (now["width"], now["height"]) == (size["width"], size["height"])
+
+
 async def test_kill_the_owner_of_a_lease(open_notebook: OpenNotebook, screenshots: Path) -> None:
     notebook, panel = await open_leases(open_notebook, LONG_WORK, 'await lab.until("reclaimed", job="import-eu")')
     await notebook.run(2)
