@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import pairwise
-from typing import Any, Literal
+from math import inf
+from typing import Any, Final, Literal
 
 from meetupq.dead_letters import DeadLetter
 from meetupq.history import Event, History, events_of
@@ -34,6 +36,19 @@ class Verdict:
         return f"{self.status}: {self.sentence}"
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The same, large enough for the last row: word, mark and colour say it three times.
+
+        It begins with a comment because JupyterLab shows the first line of an output that is folded away.
+        """
+        mark, colour = _MARKS[self.status]
+        told = f'<b style="color:{colour}">{mark} {self.status}</b>&ensp;{escape(self.sentence)}'
+        style = "font-size:16px;line-height:1.5;padding:2px 0"
+        return f'<!-- run this cell for its verdict -->\n<div style="{style}">{told}</div>'
+
+
+_MARKS: Final = {"HELD": ("✓", "#1A7F37"), "NOT YET": ("○", "#7D6A00"), "BROKEN": ("✗", "#D1242F")}
 
 
 def held(sentence: str) -> Verdict:
@@ -146,6 +161,20 @@ def buried_once(events: Events, *jobs: str) -> Verdict:
         broken(f"{', '.join(twice)} was buried twice")
         if twice
         else held(f"{_n(len(jobs), 'dead job')}, {_n(len(jobs), 'dead letter')}")
+    )
+
+
+def second_chance(events: Events, job: str, fast: int, slow: int) -> Verdict:
+    """The job was delivered so many times by the fast consumer, then so many times by the slow one, then it died."""
+    line = Timeline(events).jobs.get(job)
+    if line is None or line.dead is None:
+        return not_yet(f"{job} is not among the dead letters so far")
+    moved = line.escalated[-1] if line.escalated else inf
+    seen = sum(a.start < moved for a in line.attempts), sum(a.start >= moved for a in line.attempts)
+    if seen != (fast, slow):
+        return broken(f"{job} had {_n(seen[0], 'delivery')}, then {seen[1]} by the slow consumer")
+    return held(
+        f"{job} had {_n(fast, 'delivery')}, moved on, had {_n(slow, 'delivery')} more, and was kept as a letter"
     )
 
 
@@ -482,6 +511,8 @@ def kept_alive(events: Events, item: str, owner: str, ttl: float) -> Verdict:
     kept = [own for own in mine if own.renewals and own.renewals[-1] - own.start > ttl - CLOCK_SLACK]
     if not kept:
         return not_yet(f"no lease on {item} outlived its TTL so far: renew it before the TTL is over")
+    if (verdict := never_two_owners(events)).status == "BROKEN":
+        return verdict
     return held(f"{owner} kept {item} for longer than one TTL, by renewing it")
 
 

@@ -68,6 +68,10 @@ BURNT = story(
 TERMINATED = story("0 published t", "1 delivered t ada 1 7 4", "2 terminated t ada 1")
 BEATING = story("0 published a", "1 delivered a ada 1 7 4", "3 progressed a ada 1 - 6", "5 acked a ada 1")
 COUNTS = QueueSummary(waiting=0, in_flight=0, retrying=0, stuck=1, dead=0, acked=2, terminated=0, published=3)
+MOVED = [
+    *EXHAUSTED,
+    *story("10.1 escalated p ada 3 9 - jobs.low.poison", "11 delivered p dan 1 9 15", "15 dead_lettered p dan 1"),
+]
 BACK = [*DEAD, *story("11 redriven p", "12 delivered p bo 1 9 15", "13 acked p bo 1")]
 TAKEOVER = story(
     "0 added w",
@@ -156,6 +160,9 @@ CASES = [
     ("NOT YET", lambda: checks.one_winner([])),
     ("BROKEN", lambda: checks.one_winner([None, None])),
     ("BROKEN", lambda: checks.one_winner([1, 1])),
+    ("HELD", lambda: checks.second_chance(MOVED, "p", 3, 1)),
+    ("NOT YET", lambda: checks.second_chance(EXHAUSTED, "p", 3, 1)),
+    ("BROKEN", lambda: checks.second_chance(DEAD, "p", 3, 1)),
     ("BROKEN", lambda: checks.owners(OVERLAP, 0)),
     ("HELD", lambda: checks.letter_is_whole([letter()], b"x")),
     ("NOT YET", lambda: checks.letter_is_whole([], b"x")),
@@ -206,6 +213,7 @@ CASES = [
     ("BROKEN", lambda: checks.states(DEAD, {"p": "stuck"})),
     ("HELD", lambda: checks.kept_alive(KEPT, "w", "you", ttl=4)),
     ("NOT YET", lambda: checks.kept_alive([], "w", "you", ttl=4)),
+    ("BROKEN", lambda: checks.kept_alive([*KEPT[:-1], *story("8 claimed w bo - 4 12")], "w", "you", ttl=3)),
     ("NOT YET", lambda: checks.kept_alive(KEPT, "w", "me", ttl=4)),
     ("NOT YET", lambda: checks.kept_alive([*KEPT[:2], *story("9 expired w you - 1")], "w", "you", ttl=4)),
 ]  # fmt: skip
@@ -232,6 +240,15 @@ def test_each_check_is_seen_held_and_not_yet() -> None:
         for name in set(check.__code__.co_names) & names:
             seen[name].add(expected)
     assert {name: outcomes for name, outcomes in seen.items() if not {"HELD", "NOT YET"} <= outcomes} == {}
+
+
+def test_a_verdict_in_a_notebook_says_it_in_word_and_mark_and_spoils_nothing_when_folded() -> None:
+    html = checks.held("a <b> & c")._repr_html_()
+    assert html.splitlines()[0] == "<!-- run this cell for its verdict -->"
+    assert "✓ HELD" in html
+    assert "a &lt;b&gt; &amp; c" in html
+    assert "✗ BROKEN" in checks.broken("x")._repr_html_()
+    assert "○ NOT YET" in checks.not_yet("x")._repr_html_()
 
 
 def test_a_check_takes_a_history_too() -> None:

@@ -23,6 +23,7 @@ CONNECTED = """() => {
   return panel?.sessionContext?.session?.kernel?.connectionStatus === 'connected'
     && panel.sessionContext.session.kernel.status === 'idle' && panel.content.widgets.length > 0;
 }"""
+PANEL = ".meetupq-panel, .meetupq-tour"
 SELECT = """async (index) => {
   const content = window.jupyterapp.shell.currentWidget.content;
   content.deselectAll();
@@ -163,16 +164,17 @@ class Notebook:
     def panel(self, cell: int | None = None) -> Any:
         """The panel below a cell, or the last one on the page."""
         if cell is None:
-            return self.page.locator(".meetupq-panel").last
-        return self.page.locator(f'.jp-Notebook .jp-Cell[data-windowed-list-index="{cell}"] .meetupq-panel')
+            return self.page.locator(PANEL).last
+        return self.page.locator(f'.jp-Notebook .jp-Cell[data-windowed-list-index="{cell}"]').locator(PANEL)
 
     async def show(self, cell: int | str) -> Any:
-        """Scroll to a cell's panel and return it once its picture is there."""
+        """Scroll to a cell's panel and return it once its picture is there, or its table."""
         index = await self.index(cell)
         await self.page.evaluate(SELECT, index)
         panel = self.panel(index)
         await panel.scroll_into_view_if_needed(timeout=20_000)
-        await panel.locator("img").wait_for(timeout=20_000)
+        has_picture = "meetupq-letters" not in (await panel.get_attribute("class") or "")
+        await panel.locator("img" if has_picture else ".meetupq-twin").wait_for(timeout=20_000)
         return panel
 
     async def press(self, panel: Any, description: str, worker: str = "") -> None:

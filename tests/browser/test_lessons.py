@@ -40,7 +40,7 @@ async def test_lesson_1_with_the_mouse(open_notebook: OpenNotebook, screenshots:
     """The learner presses Kill on the card of the worker that holds the job, as the lesson asks."""
     notebook = await open_notebook("01_work_queue.ipynb")
     await notebook.ask(FOR_PEOPLE)
-    await notebook.run_from("lab = meetupq.Lab()", "holder = ")
+    await notebook.run_from("lab = meetupq.Lab(timing)", "holder = ")
     panel = await notebook.show("holder = ")
     holder, src = await notebook.ask("holder"), await notebook.picture(panel)
 
@@ -58,18 +58,36 @@ async def test_lesson_1_with_the_mouse(open_notebook: OpenNotebook, screenshots:
 async def test_lesson_2_with_the_mouse(open_notebook: OpenNotebook, screenshots: Path) -> None:
     """The learner presses Poison instead of running the cell."""
     notebook = await open_notebook("02_dead_letters.ipynb")
-    await notebook.run("lab = meetupq.Lab()")
-    panel = await notebook.show("lab = meetupq.Lab()")
+    await notebook.run("lab = meetupq.Lab(timing)")
+    panel = await notebook.show("lab = meetupq.Lab(timing)")
     src = await notebook.picture(panel)
 
     await notebook.press(panel, "Poison")
 
     await notebook.new_picture(panel, src)
     await notebook.run('await lab.until("dead_lettered", job="poison-1")')
-    await notebook.show("lab = meetupq.Lab()")
+    await notebook.show("lab = meetupq.Lab(timing)")
     await notebook.screenshot(notebook.page, screenshots / "02_dead_letters-poison.png")
     assert (await notebook.run("checks.died_after")).startswith("HELD")
     assert (await notebook.run("checks.gaps_follow")).startswith("HELD")
+
+
+async def test_lesson_3_with_the_mouse(open_notebook: OpenNotebook, screenshots: Path) -> None:
+    """All workers are dead and the broker is silent; the learner presses Sweep instead of running the cell."""
+    notebook = await open_notebook("03_silent_dlq.ipynb")
+    await notebook.run_from("lab = meetupq.Lab(ours)", 'await lab.until("exhausted", job="poison-1")')
+    panel = await notebook.show('lab.kill("dan")')
+    await notebook.screenshot(notebook.page, screenshots / "03_silent_dlq-silent.png")
+    assert (await notebook.run("checks.silent_while_dead")).startswith("HELD")
+    assert (await notebook.run("checks.counted(lab.summary(), retrying=2)")).startswith("HELD")
+    src = await notebook.picture(panel)
+
+    await notebook.press(panel, "Sweep")
+
+    await notebook.new_picture(panel, src)
+    await notebook.ask("[event.job for event in lab.history.where('dead_lettered')]")
+    await notebook.screenshot(notebook.page, screenshots / "03_silent_dlq-swept.png")
+    assert (await notebook.run('checks.buried_once(lab.history, "poison-1", "poison-2")')).startswith("HELD")
 
 
 async def test_lesson_4_with_the_mouse(open_notebook: OpenNotebook, screenshots: Path) -> None:
