@@ -102,12 +102,17 @@ class Crew:
             raise UnknownWorker(f"no worker is called {name!r}; the workers are: {known}")
         return self._members[name]
 
+    def _settled(self, name: str) -> _Member:
+        if isinstance(name, str) and name in self._starting:
+            raise WorkerBusy(f"{name} is just starting: try again in a moment")
+        return self._member(name)
+
     async def launch(self, name: str, job: Job | None = None) -> None:
         """Start a worker; by default one that takes jobs of the high priority from the queue.
 
         Raises:
             WorkerBusy: one of this name is at work.
-            NameInvalid, BrokerUnreachable; UnknownWorker for an unknown role.
+            NameInvalid, BrokerUnreachable; UnknownWorker for an unknown role or priority; JobRefused for the prefetch.
         """
         subjects.checked(name, "the worker")
         job = job or Job()
@@ -182,7 +187,7 @@ class Crew:
         return self._change(name, prefetch=_checked_prefetch(jobs))
 
     def _change(self, name: str, **setting: bool | int) -> str:
-        member = self._member(name)
+        member = self._settled(name)
         if not isinstance(member.worker, QueueWorker):
             raise UnknownWorker(f"{name} lobbies for leases: heartbeats and prefetch are for workers of the queue")
         member.job = replace(member.job, **setting)  # type: ignore[arg-type]
@@ -230,9 +235,7 @@ class Crew:
         Raises:
             UnknownWorker: no such name.
         """
-        if isinstance(name, str) and name in self._starting:
-            raise WorkerBusy(f"{name} is just starting: try again in a moment")
-        member = self._member(name)
+        member = self._settled(name)
         if not member.at_work:
             return f"{name} is dead already; nothing was changed"
         assert member.task and member.client

@@ -13,6 +13,7 @@ plain message that is gone if nobody listens. The job stays in its stream. So th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -28,7 +29,7 @@ from nats.js.api import PubAck, RawStreamMsg, RetentionPolicy, StorageType, Stre
 from meetupq import subjects
 from meetupq.broker import asking
 from meetupq.buckets import delivery_of
-from meetupq.errors import BrokerUnreachable, LetterUnknown, QueueError
+from meetupq.errors import BrokerUnreachable, LetterUnknown, NameInvalid, QueueError
 from meetupq.tasks import together
 from meetupq.work_queue import Delivery, WorkQueue
 
@@ -68,7 +69,12 @@ class DeadLetter:
         return self.subject.rpartition(".")[2]
 
     def matches(self, *, kind: str = "*", job: str = "*", worker: str = "*") -> bool:
-        """Whether type, name and last worker fit these patterns, in which `*` stands for anything."""
+        """Whether type, name and last worker fit these patterns, in which `*` stands for anything.
+
+        Raises:
+            NameInvalid: a pattern that is no text.
+        """
+        _checked_patterns(kind=kind, job=job, worker=worker)
         told = (self.kind, kind), (self.job, job), (self.last_worker, worker)
         return all(fnmatchcase(value, pattern) for value, pattern in told)
 
@@ -82,15 +88,17 @@ class DeadLetters:
             tried again by a consumer with more patience: {"high": "low"}.
 
     Attributes:
+        one_round: held while the keeper is at work by itself; who changes its mind holds it, and so is heard at once.
         one_at_a_time: held while a job is moved, so that whoever holds it sees each job in one place only.
-        escalated, withdrawn: how many jobs were moved on; how many letters were taken back since their job was done
-            after all.
+        escalated, withdrawn: how many copies were put into the queue for another priority; how many letters were taken
+            back since their job was done after all.
     """
 
     def __init__(self, queue: WorkQueue, escalate: Mapping[str, str] | None = None) -> None:
         self.queue = queue
         self.history = queue.history
         self.escalate = dict(escalate or {})
+        self.one_round = asyncio.Lock()
         self.one_at_a_time = asyncio.Lock()
         self.escalated = self.withdrawn = 0
         self._jetstream = queue.client.jetstream(timeout=2)
@@ -98,6 +106,11 @@ class DeadLetters:
         self._buried: set[int] = set()
         self._half_done: dict[int, dict[str, Any]] = {}  # the original still there: what to tell when it is gone
         self._first_seen: dict[int, float] = {}
+
+    @property
+    def under_way(self) -> list[int]:
+        """The sequences of those whose copy is in the queue, and whose removal the broker has not confirmed so far."""
+        return [sequence for sequence, moved in self._half_done.items() if moved["kind"] == "escalated"]
 
     async def ensure(self) -> None:
         """Create the stream of dead letters. Can be run again at any time.
@@ -128,10 +141,9 @@ class DeadLetters:
     async def _sweep_again_and_again(self, sweeps: Callable[[], bool], buries: Callable[[], bool]) -> NoReturn:
         while True:
             try:
-                if buries():
-                    await self._bury_heard()
-                    if sweeps():
-                        await self.sweep()
+                async with self.one_round:
+                    if buries():
+                        await (self.sweep() if sweeps() else self._bury_all(self._heard))
             except (BrokerUnreachable, QueueError):
                 # The broker is away or restarting. What is missed now, the next sweep finds.
                 pass
@@ -153,15 +165,22 @@ class DeadLetters:
             )
             self._heard[sequence] = deliveries
             try:
-                if buries():
-                    await self._bury_heard()
+                async with self.one_round:
+                    if buries():
+                        await self._bury_all(self._heard)
             except (BrokerUnreachable, QueueError):
                 continue  # it is tried again before the next sweep
 
-    async def _bury_heard(self) -> None:
-        for sequence, deliveries in list(self._heard.items()):
-            await self.bury(sequence, deliveries)
-            self._heard.pop(sequence, None)
+    async def _bury_all(self, found: Mapping[int, int]) -> int:
+        kept, refusal = 0, None
+        for sequence, deliveries in list(found.items()):
+            try:
+                kept += await self.bury(sequence, deliveries)
+            except QueueError as error:
+                refusal = error  # told when all the others are kept: one that can't be must not stand in their way
+        if refusal:
+            raise refusal
+        return kept
 
     async def sweep(self) -> int:
         """Find every dead job without any worker's help, and keep it. Returns how many were kept by this call.
@@ -169,14 +188,11 @@ class DeadLetters:
         Raises:
             BrokerUnreachable, QueueError.
         """
-        kept = 0
-        for sequence in list(self._half_done):
-            kept += await self.bury(sequence)
+        found = dict.fromkeys(self._half_done, 0)
         for priority in subjects.PRIORITIES:
             await self._nudge(priority)
-            async for sequence in self._given_up(priority):
-                kept += await self.bury(sequence)
-        return kept
+            found |= {sequence: 0 async for sequence in self._given_up(priority)}
+        return await self._bury_all(found | self._heard)
 
     async def _nudge(self, priority: str) -> None:
         """A pull request that no job fits into: it makes the broker look for exhausted jobs and changes nothing else.
@@ -231,26 +247,28 @@ class DeadLetters:
         """
         async with self.one_at_a_time:
             if sequence in self._buried:
+                self._heard.pop(sequence, None)
                 return False
             with asking(f"keep the dead job {sequence}", QueueError):
                 message = await self._read(subjects.JOBS, seq=sequence)
                 if message is not None:
                     return await self._move(message, deliveries)
                 moved = self._half_done.get(sequence)  # our copy; the answer to our removal of the original was lost
-                if not moved and not await self._read(subjects.DEAD, subject=subjects.dead_subject(sequence, ">")):
-                    self._late(sequence)
+                if not moved and not await self._letter_about(sequence):
+                    # Somebody else may have escalated it, which leaves no trace: then only an ack that we know counts.
+                    self._late(sequence, certain=not self.escalate)
                 self._settled(sequence, moved)
                 return moved is not None
 
     async def _move(self, message: RawStreamMsg, deliveries: int) -> bool:
         sequence, payload = message.seq, message.data or b""
         _, priority, kind = message.subject.split(".")
-        headers = dict(message.headers or {})
+        headers = _for_a_copy(message.headers)
         job = headers.get(subjects.JOB) or f"job-{sequence}"
         deliveries = deliveries or self.queue.timing.of(priority).max_deliver
         slower = self.escalate.get(priority)
         started, sent = time.monotonic(), self.history.now()
-        receipt: PubAck | None
+        copy: PubAck | None
         moved: dict[str, Any] = {
             "job": job,
             "worker": self._last_worker(job),
@@ -260,18 +278,20 @@ class DeadLetters:
         if slower:
             goal = subjects.job_subject(slower, kind)
             headers |= {subjects.JOB: job, subjects.MSG_ID: _identity(message.time, sequence)}
-            headers[subjects.ESCALATED] = f"{priority}, not acked in {deliveries} deliveries"
-            copy = receipt = await self._jetstream.publish(goal, payload, headers=headers)
+            headers[subjects.ESCALATED] = f"{deliveries} as {priority}"
+            copy = await self._jetstream.publish(goal, payload, headers=headers)
             # At `sent`: a fast worker can have it before this is written down.
             moved |= {"kind": "escalated", "at": sent, "revision": copy.seq, "detail": goal}
+            copy = None if copy.duplicate else copy
         else:
-            reason = f"not acked in {deliveries} deliveries"
-            reason += f", after those as {before}" if (before := headers.get(subjects.ESCALATED)) else ""
+            reason = f"not acked in {deliveries} deliver{'y' if deliveries == 1 else 'ies'}"
+            reason += f", after {before}" if (before := headers.get(subjects.ESCALATED)) else ""
             letter = self._letter_headers(job, headers, message.time, sequence, deliveries, reason)
-            receipt = await self._write(subjects.dead_subject(sequence, message.subject), payload, letter)
+            copy = await self._write(subjects.dead_subject(sequence, message.subject), payload, letter)
             moved |= {"kind": "dead_lettered", "revision": sequence, "detail": reason}
-        mine = receipt is not None and not receipt.duplicate
-        if mine:
+            if not copy and (there := await self._letter_about(sequence)):
+                moved |= {"worker": there.last_worker, "attempt": there.deliveries, "detail": there.reason}
+        if copy:
             self._half_done[sequence] = moved
         elif sequence not in self._half_done:
             # Another keeper wrote the letter and is about to remove the original. Only if it seems to have died is
@@ -283,8 +303,10 @@ class DeadLetters:
             await self._jetstream.delete_msg(subjects.JOBS, sequence)
         except nats.js.errors.APIError:
             # Gone in this very moment: acked by a worker that came late, so the job is done, not dead.
-            if receipt and mine and time.monotonic() - started < GRACE / 2:
-                await self._jetstream.delete_msg(receipt.stream, receipt.seq)
+            if copy and time.monotonic() - started < GRACE / 2:
+                with contextlib.suppress(nats.js.errors.APIError):  # a fast worker has done the copy too
+                    await self._jetstream.delete_msg(copy.stream, copy.seq)
+                self.escalated += bool(slower)
                 self.withdrawn += not slower
                 self._late(sequence)
                 self._settled(sequence)
@@ -297,20 +319,25 @@ class DeadLetters:
 
         Safe to repeat: of a worker that dies in between, the next one's copy is refused, for there is one.
         """
-        facts = delivery.stored, delivery.sequence, delivery.attempt
+        sequence = delivery.sequence
+        facts = delivery.stored, sequence, delivery.attempt
         with asking(f"keep {delivery.job}", QueueError):
-            letter = self._letter_headers(delivery.job, delivery.headers, *facts, reason)
-            subject = subjects.dead_subject(delivery.sequence, delivery.subject)
-            if await self._write(subject, delivery.payload, {**letter, subjects.LAST_WORKER: delivery.worker}):
-                self.history.append(
-                    "dead_lettered",
-                    delivery.job,
-                    delivery.worker,
-                    attempt=delivery.attempt,
-                    revision=delivery.sequence,
-                    source="broker",
-                    detail=reason,
-                )
+            headers = self._letter_headers(delivery.job, _for_a_copy(delivery.headers), *facts, reason)
+            headers[subjects.LAST_WORKER] = delivery.worker
+            await self._write(subjects.dead_subject(sequence, delivery.subject), delivery.payload, headers)
+            letter = await self._letter_about(sequence)
+        if letter:  # ours, or that of one who died before it was told; or it has been redriven already
+            self._tell(
+                {
+                    "kind": "dead_lettered",
+                    "job": delivery.job,
+                    "worker": letter.last_worker,
+                    "attempt": letter.deliveries,
+                    "revision": sequence,
+                    "source": "broker",
+                    "detail": letter.reason,
+                }
+            )
 
     def _letter_headers(
         self, job: str, headers: dict[str, str], stored: datetime, sequence: int, deliveries: int, reason: str
@@ -328,8 +355,11 @@ class DeadLetters:
 
     async def _write(self, subject: str, payload: bytes, headers: dict[str, str]) -> PubAck | None:
         """Store a letter; None if there is one already."""
+        if len(payload) + sum(len(f"{item}".encode()) for item in headers.items()) > self.queue.client.max_payload:
+            raise nats.errors.MaxPayloadError  # nats-py doesn't count the headers, and the broker would hang up
         try:
-            return await self._jetstream.publish(subject, payload, headers=headers)
+            receipt = await self._jetstream.publish(subject, payload, headers=headers)
+            return None if receipt.duplicate else receipt
         except nats.js.errors.BadRequestError as error:
             if error.err_code not in subjects.WRONG_LAST_SEQUENCE:
                 raise
@@ -339,9 +369,20 @@ class DeadLetters:
         self._buried.add(sequence)
         self._half_done.pop(sequence, None)
         self._first_seen.pop(sequence, None)
+        self._heard.pop(sequence, None)
         if moved:
             self.escalated += moved["kind"] == "escalated"
+            self._tell(moved)
+
+    def _tell(self, moved: dict[str, Any]) -> None:
+        """Write down where a job has gone, unless it is known: of several who tried, more than one may come to tell."""
+        known = moved["kind"], moved["revision"]
+        if not self.history.last(lambda e: (e.kind, e.revision) == known):
             self.history.append(**moved)
+
+    async def _letter_about(self, sequence: int) -> DeadLetter | None:
+        message = await self._read(subjects.DEAD, subject=subjects.dead_subject(sequence, ">"))
+        return _letter(message) if message else None
 
     async def _read(self, stream: str, **which: Any) -> RawStreamMsg | None:
         """A message of a stream, None if it isn't there. A stream that isn't there is an error."""
@@ -352,21 +393,37 @@ class DeadLetters:
                 raise
             return None
 
-    def _late(self, sequence: int) -> None:
-        if job := self._job_at(sequence):
+    def _late(self, sequence: int, certain: bool = True) -> None:
+        """It has left the stream by itself: acked after all, unless it is known that somebody terminated it."""
+        end = self.history.last(lambda e: e.revision == sequence and e.kind in ("acked", "terminated"))
+        if end.kind == "acked" if end else certain:
             detail = "acked after the broker had given up on it"
+            job = self._job_at(sequence)
             self.history.append("late_success", job, revision=sequence, source="inferred", detail=detail)
 
     def _job_at(self, sequence: int) -> str:
-        event = self.history.last(lambda e: e.revision == sequence and e.kind in ("published", "delivered"))
+        kinds = ("published", "delivered", "escalated")
+        event = self.history.last(lambda e: e.revision == sequence and e.kind in kinds)
         return event.job if event else f"job-{sequence}"
 
     def _last_worker(self, job: str) -> str:
         event = self.history.last("delivered", job)
         return event.worker if event else ""
 
-    async def letters(self, **which: str) -> list[DeadLetter]:
-        """All dead letters, oldest first, or those that fit; see `DeadLetter.matches`."""
+    async def version(self) -> tuple[int, ...]:
+        """Numbers that change whenever a letter comes or goes; cheaper than to read them all."""
+        with asking("look at the dead letters", QueueError):
+            state = (await self._jetstream.stream_info(subjects.DEAD)).state
+        return state.messages, state.last_seq, state.first_seq
+
+    async def letters(self, *, kind: str = "*", job: str = "*", worker: str = "*") -> list[DeadLetter]:
+        """All dead letters, oldest first, or those that fit; see `DeadLetter.matches`.
+
+        Raises:
+            NameInvalid: a pattern that is no text.
+        """
+        which = {"kind": kind, "job": job, "worker": worker}
+        _checked_patterns(**which)
         letters: list[DeadLetter] = []
         with asking("read the dead letters", QueueError):
             after = 1
@@ -390,16 +447,16 @@ class DeadLetters:
         Raises:
             LetterUnknown: there is no letter of this number (any more).
         """
-        with asking(f"read the dead letter {number}", QueueError):
-            known = isinstance(number, int) and not isinstance(number, bool) and 0 < number < 2**63
-            message = await self._read(subjects.DEAD, seq=number) if known else None
-        letter = _letter(message) if message else None
-        if letter is None:
-            raise LetterUnknown(
-                f"there is no dead letter {number}: it was redriven or removed already; list letters() again"
-            )
-        _, priority, kind = letter.subject.split(".")
-        async with self.one_at_a_time:
+        async with self.one_at_a_time:  # a second click finds no letter any more
+            with asking(f"read the dead letter {number}", QueueError):
+                known = isinstance(number, int) and not isinstance(number, bool) and 0 < number < 2**63
+                message = await self._read(subjects.DEAD, seq=number) if known else None
+            letter = _letter(message) if message else None
+            if letter is None:
+                raise LetterUnknown(
+                    f"there is no dead letter {number}: it was redriven or removed already; list letters() again"
+                )
+            _, priority, kind = letter.subject.split(".")
             sent = self.history.now()
             await self.queue.publish(
                 letter.job,
@@ -409,14 +466,30 @@ class DeadLetters:
                 headers=letter.headers,
                 message_id=f"{letter.job}.redrive-{number}-{letter.at:%Y%m%dT%H%M%S.%f}",
             )
-            self.history.append("redriven", letter.job, at=sent, revision=number, detail="put back into the queue")
+            told = {"job": letter.job, "at": sent, "revision": number, "detail": "put back into the queue"}
+            self._tell({"kind": "redriven", **told})
             with asking(f"remove the dead letter {number}", QueueError):
                 await self._jetstream.delete_msg(subjects.DEAD, number)
         return letter.job
 
     async def redrive_all(self, **which: str) -> list[str]:
         """Put every dead letter back, or those that fit; see `DeadLetter.matches`. Returns the jobs' names."""
-        return [await self.redrive(letter.number) for letter in await self.letters(**which)]
+        jobs = []
+        for letter in await self.letters(**which):
+            with contextlib.suppress(LetterUnknown):  # somebody else was faster
+                jobs.append(await self.redrive(letter.number))
+        return jobs
+
+
+def _checked_patterns(**which: str) -> None:
+    for what, pattern in which.items():
+        if not isinstance(pattern, str):
+            raise NameInvalid(f"{what} is {pattern!r}, but letters are chosen by a text such as 'resize-*'")
+
+
+def _for_a_copy(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """A job's headers without those for the broker, which were meant for the first time that it was published."""
+    return {name: value for name, value in (headers or {}).items() if not name.startswith("Nats-")}
 
 
 def _identity(stored: datetime | None, sequence: int) -> str:

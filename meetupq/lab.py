@@ -274,8 +274,7 @@ class Lab:
 
     @sweeping.setter
     def sweeping(self, wanted: bool) -> None:
-        self._check()
-        self._stage.sweeping = bool(wanted)
+        self._call(self._stage.set_keeper, sweeping=wanted)
 
     @property
     def burying(self) -> bool:
@@ -284,8 +283,7 @@ class Lab:
 
     @burying.setter
     def burying(self, wanted: bool) -> None:
-        self._check()
-        self._stage.burying = bool(wanted)
+        self._call(self._stage.set_keeper, burying=wanted)
 
     def letters(self, *, kind: str = "*", job: str = "*", worker: str = "*") -> list[DeadLetter]:
         """All dead letters, oldest first, or those whose kind, job and last worker fit these patterns ("resize-*")."""

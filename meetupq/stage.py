@@ -9,7 +9,9 @@ async with Stage() as stage:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
@@ -87,9 +89,11 @@ class Stage:
         self.sweeping = self.burying = True
         self.counted: QueueSummary | None = None
         self.letters_seen: list[DeadLetter] = []
+        self._letters_version: tuple[int, ...] = ()
         self._escalate = {"high": "low"} if escalate else {}
         self._timeline = Timeline()
         self._numbers: Counter[str] = Counter()
+        self._stored_before = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._client: Client | None = None
 
@@ -117,6 +121,8 @@ class Stage:
             self.roster = Roster(self.leases)
             for pattern in (self.queue, self.dead_letters, self.leases, self.items):
                 await pattern.ensure()
+            with asking("count what is stored", QueueError):
+                self._stored_before = (await self._client.jetstream().stream_info(subjects.JOBS)).state.last_seq
         except BaseException:
             await self.close()
             raise
@@ -129,6 +135,11 @@ class Stage:
 
     async def close(self) -> None:
         """End everything that was started here. Twice does no harm."""
+        if self._tasks and self.broker.running:
+            # What the panels show from now on should be how it was at the end.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await self._look()
         await drop(*self._tasks)
         await self.crew.close()
         if self._client:
@@ -204,14 +215,14 @@ class Stage:
         subjects.job_subject(priority, kind)
         if after and (backoff := self.timing.of(priority).backoff):
             raise JobRefused(
-                f"a nak after {after:g} s on a queue with the backoff {backoff} s would wait "
-                "for both: use one of the two (timing.but(ack_wait=...) drops the backoff)"
+                f"a nak after {after:g} s on a queue with the backoff {backoff} s would wait for both "
+                "from the second attempt on: use one of the two (timing.but(ack_wait=...) drops the backoff)"
             )
         job = {"payload": job_payload(seconds=seconds, ending=ending, after=after), "kind": kind, "priority": priority}
         await self._publish(names, job)
         numbered = count or (0 if jobs else 1)
         while numbered > 0:
-            # A store that was there before has numbers that this history doesn't know.
+            # Somebody else may publish here too, and have taken some of these names.
             fresh = await self._publish(self._next_names(kind, numbered), job)
             names += fresh
             numbered -= len(fresh)
@@ -240,16 +251,28 @@ class Stage:
 
     def _next_names(self, kind: str, count: int, event: str = "published") -> list[str]:
         taken = {known.job for known in self.history.where(event)}
+        # A store that was there before has names that we don't know; the broker drops one only if it is as good as new.
+        # But it has numbered its messages, and we number each kind from there on.
+        start = self._stored_before if event == "published" else 0
         names: list[str] = []
         while len(names) < count:
             self._numbers[kind] += 1
-            if (name := f"{kind}-{self._numbers[kind]}") not in taken:
+            if (name := f"{kind}-{start + self._numbers[kind]}") not in taken:
                 names.append(name)
         return names
 
     async def sweep(self) -> int:
         """Look for dead jobs now. Returns how many were brought to the dead letters."""
         return await self.dead_letters.sweep()
+
+    async def set_keeper(self, *, sweeping: bool | None = None, burying: bool | None = None) -> None:
+        """Whether the keeper sweeps by itself, and whether it moves what it hears of and finds; None: as before.
+
+        When this returns, nothing is under way that began under the old rule.
+        """
+        async with self.dead_letters.one_round:
+            self.sweeping = self.sweeping if sweeping is None else bool(sweeping)
+            self.burying = self.burying if burying is None else bool(burying)
 
     async def letters(self, **which: str) -> list[DeadLetter]:
         """All dead letters, or those whose `kind`, `job` and last `worker` fit the patterns given."""
@@ -276,25 +299,32 @@ class Stage:
     async def summary(self) -> QueueSummary:
         """How many jobs are where, by the broker's own counts."""
         self._timeline.feed(self.history.since(self._timeline.seen))
-        terminated = sum(job.terminated is not None and not job.deaths for job in self._timeline.jobs.values())
+        jobs = self._timeline.jobs.values()
+        terminated = sum(job.terminated is not None and job.state == "terminated" for job in jobs)
         return await summarise(self.dead_letters, terminated=terminated)
 
     async def _look_again_and_again(self) -> None:
         """Keep `counted` and `letters_seen` up to date for the panels, which must not wait for the broker."""
         seen = -1
         for tick in itertools.count():
+            started = time.monotonic()
             # Somebody else may use the same broker, so now and then we look although nothing has happened here.
             if seen != len(self.history) or tick % 4 == 0:
                 seen = len(self.history)
-                try:
-                    news = await self.summary(), await self.letters()
-                except (BrokerUnreachable, QueueError):
-                    pass  # the panel keeps what it has; its header says that the broker is down
-                else:
-                    if news != (self.counted, self.letters_seen):
-                        self.counted, self.letters_seen = news
-                        self.on_news()
-            await asyncio.sleep(LOOK_EVERY)
+                await self._look()
+            # Hundreds of letters take a while to read: never more than a fifth of the time.
+            await asyncio.sleep(max(LOOK_EVERY, 4 * (time.monotonic() - started)))
+
+    async def _look(self) -> None:
+        try:
+            counted, version = await self.summary(), await self.dead_letters.version()
+            letters = self.letters_seen if version == self._letters_version else await self.letters()
+        except (BrokerUnreachable, QueueError):
+            return  # the panel keeps what it has; its header says that the broker is down
+        self._letters_version = version
+        if (counted, letters) != (self.counted, self.letters_seen):
+            self.counted, self.letters_seen = counted, letters
+            self.on_news()
 
     async def post_mortem(self, job: str) -> str:
         """How a job died: its deliveries, and the time it took beside what the timing adds up to."""
@@ -345,7 +375,8 @@ class Stage:
 
     async def hire(self) -> str:
         """Start one more worker of the queue, the next name of ada, bo, cy, ..."""
-        name = next(name for name in self._names() if name not in self.crew.names)
+        # One that just starts isn't among the names yet: a second click comes while the first still connects.
+        name = next(n for n in self._names() if n not in self.crew.names and not self.crew.is_at_work(n))
         await self.launch(name)
         return f"{name} is at work"
 

@@ -7,10 +7,12 @@ What has left the stream was acked, unless it is known to have left in another w
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from nats.js import JetStreamContext
+import nats.js.errors
+from nats.aio.client import Client
 
 from meetupq import subjects
 from meetupq.broker import asking
@@ -33,7 +35,8 @@ class QueueSummary:
         dead: dead letters.
         acked: done; also what had left the stream before this lab was opened on its store.
         terminated: given up by a worker, without a copy.
-        published: how many different jobs there were.
+        published: how many different jobs there were. (One that was escalated before this lab was opened on its store
+            counts twice.)
     """
 
     waiting: int
@@ -65,8 +68,6 @@ class QueueSummary:
 async def summarise(dead_letters: DeadLetters, *, terminated: int = 0) -> QueueSummary:
     """Ask the broker, in some five calls, and again if something moved in between: so the numbers are of one moment.
 
-    Under so much traffic that no moment is quiet, `waiting` takes what is left over; the sum holds all the same.
-
     Args:
         dead_letters: of the queue that is meant; nothing is moved while we ask.
         terminated: how many jobs left the stream as terminated, which the broker doesn't count, without a copy.
@@ -74,44 +75,68 @@ async def summarise(dead_letters: DeadLetters, *, terminated: int = 0) -> QueueS
     Raises:
         BrokerUnreachable, QueueError.
     """
-    jetstream = dead_letters.queue.client.jetstream(timeout=2)
+    client = dead_letters.queue.client
+    jetstream = client.jetstream(timeout=2)
+    left_over: dict[str, list[int]] = {priority: [] for priority in subjects.PRIORITIES}
     async with dead_letters.one_at_a_time:
         with asking("count the jobs", QueueError):
-            before = await jetstream.stream_info(subjects.JOBS)
-            left_over = []
+            jobs = await _state(client, subjects.JOBS, deleted_details=True, subjects_filter=">")
             for _ in range(TRIES):
-                pending, unacked, redelivered = await _count(jetstream)
-                letters = await jetstream.stream_info(subjects.DEAD)
-                after = await jetstream.stream_info(subjects.JOBS)
-                left_over.append(max(after.state.messages - pending - unacked, 0))
-                if after.state == before.state:
-                    left_over = left_over[-1:]
+                before = jobs
+                letters = await _state(client, subjects.DEAD, subjects_filter=f"dead.*.{subjects.JOBS}.*.*")
+                infos = {p: await jetstream.consumer_info(subjects.JOBS, subjects.consumer(p)) for p in left_over}
+                jobs = await _state(client, subjects.JOBS, deleted_details=True, subjects_filter=">")
+                for priority, info in infos.items():
+                    known = (info.num_pending or 0) + (info.num_ack_pending or 0)
+                    there = min(_messages(before, priority), _messages(jobs, priority))
+                    left_over[priority].append(max(there - known, 0))
+                if jobs == before:
+                    left_over = {priority: looks[-1:] for priority, looks in left_over.items()}
                     break
-                before = after
-    stuck = min(left_over)  # never an alarm because a job came between two calls
-    in_stream, stored = after.state.messages, after.state.last_seq
-    # Both streams count messages; a job that was redriven or escalated has been stored twice.
-    written = letters.state.last_seq - dead_letters.withdrawn
-    redriven = written - letters.state.messages
-    # The count of jobs delivered more than once goes on for one that is stuck.
-    retrying = min(max(redelivered - stuck, 0), unacked)
-    return QueueSummary(
-        waiting=in_stream - unacked - stuck,
-        in_flight=unacked - retrying,
-        retrying=retrying,
-        stuck=stuck,
-        dead=letters.state.messages,
-        acked=stored - in_stream - written - dead_letters.escalated - terminated,
-        terminated=terminated,
-        published=stored - redriven - dead_letters.escalated,
-    )
+        under_way = dead_letters.under_way
+        escalated, withdrawn = dead_letters.escalated + len(under_way), dead_letters.withdrawn
+
+    parts = dict.fromkeys(("stuck", "retrying", "in_flight", "waiting"), 0)
+    for priority, info in infos.items():
+        stuck = min(left_over[priority])  # never an alarm because a job came between two calls
+        unacked = min(info.num_ack_pending or 0, _messages(jobs, priority) - stuck)
+        # The count of jobs delivered more than once goes on for one that is stuck.
+        again = min(max((info.num_redelivered or 0) - stuck, 0), unacked)
+        parts["stuck"] += stuck
+        parts["retrying"] += again
+        parts["in_flight"] += unacked - again
+    parts["waiting"] = jobs["messages"] - sum(parts.values())
+
+    # A job that has its copy already and is still in the stream counts where the copy is.
+    letter_subjects = letters.get("subjects") or {}
+    copied = {*under_way, *(int(number) for s in letter_subjects if (number := s.split(".")[1]).isdigit())}
+    deleted = set(jobs.get("deleted") or ())
+    twice = sum(jobs["first_seq"] <= sequence <= jobs["last_seq"] and sequence not in deleted for sequence in copied)
+    left = twice
+    for part, count in parts.items():
+        parts[part] -= min(count, left)
+        left -= min(count, left)
+
+    dead = sum(letter_subjects.values())
+    # Both streams count messages, so each copy in this sum has an original among those that are gone, or still there.
+    written = letters["last_seq"] - (letters["messages"] - dead) - withdrawn
+    gone = jobs["last_seq"] - jobs["messages"]
+    acked = max(gone + twice - written - escalated - terminated, 0)
+    published = sum(parts.values()) + dead + acked + terminated
+    return QueueSummary(**parts, dead=dead, acked=acked, terminated=terminated, published=published)
 
 
-async def _count(jetstream: JetStreamContext) -> tuple[int, int, int]:
-    """Not delivered, delivered and not acked, delivered more than once; of all priorities together."""
-    infos = [await jetstream.consumer_info(subjects.JOBS, subjects.consumer(p)) for p in subjects.PRIORITIES]
-    return (
-        sum(info.num_pending or 0 for info in infos),
-        sum(info.num_ack_pending or 0 for info in infos),
-        sum(info.num_redelivered or 0 for info in infos),
-    )
+async def _state(client: Client, stream: str, **details: Any) -> dict[str, Any]:
+    """A stream's state, with more in it than nats-py's `stream_info` asks for."""
+    request = json.dumps(details).encode()
+    answer = json.loads((await client.request(f"$JS.API.STREAM.INFO.{stream}", request, timeout=2)).data)
+    if "error" in answer:
+        raise nats.js.errors.APIError.from_error(answer["error"])
+    state: dict[str, Any] = answer["state"]
+    return state
+
+
+def _messages(jobs: dict[str, Any], priority: str) -> int:
+    """How many messages of a priority are in the stream."""
+    counts = (jobs.get("subjects") or {}).items()
+    return sum(count for subject, count in counts if subject.startswith(f"{subjects.JOBS}.{priority}."))

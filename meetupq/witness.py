@@ -35,6 +35,7 @@ class Witness:
         self._timeline = Timeline()
         self._heard: dict[int, tuple[str, float, int]] = {}
         self._jobs: dict[int, str] = {}
+        self._newest: dict[str, int] = {}
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -59,7 +60,10 @@ class Witness:
     def _look(self) -> None:
         news = self._history.since(self._timeline.seen)
         self._timeline.feed(news)
-        self._jobs.update({e.revision: e.job for e in news if e.kind in ("published", "delivered") and e.revision})
+        for event in news:
+            if event.kind in ("published", "delivered", "escalated") and event.revision:
+                self._jobs[event.revision] = event.job
+                self._newest[event.job] = max(event.revision, self._newest.get(event.job, 0))
         now = self._history.now()
         self._untold(now)
         for job, attempt in self._timeline.overdue(now):
@@ -81,6 +85,8 @@ class Witness:
             line = self._timeline.jobs.get(self._jobs.get(sequence, ""))
             if line is None or line.state in ("done", "dead", "terminated"):
                 continue
+            if self._newest[line.name] != sequence:
+                continue  # about an earlier life of a job that was put back since: it says nothing about this one
             worker = next((a.worker for a in reversed(line.attempts) if a.number == deliveries), "")
             self._history.append(
                 kind,

@@ -181,19 +181,18 @@ class Delivery:
 
     def __init__(self, message: Msg, queue: WorkQueue, worker: str) -> None:
         self._message = message
-        self._history = queue.history
+        self._queue = queue
         metadata = message.metadata
         self.headers: dict[str, str] = dict(message.headers or {})
         self.job = self.headers.get(subjects.JOB) or f"job-{metadata.sequence.stream}"
         self.attempt: int = metadata.num_delivered
-        self.sequence: int = metadata.sequence.stream
-        self.stored = metadata.timestamp
+        self.sequence, self.stored = metadata.sequence.stream, metadata.timestamp
         self.subject: str = message.subject
         self.payload: bytes = message.data
         self.worker = worker
         self._timing = queue.timing.of(self.subject.split(".")[1])
-        self.until = self._history.now() + self._timing.patience(self.attempt)
-        self._record("delivered", until=self.until, revision=self.sequence)
+        self.until = queue.history.now() + self._timing.patience(self.attempt)
+        self._record("delivered", until=self.until)
 
     def __repr__(self) -> str:
         return f"<Delivery: {self.job}, attempt {self.attempt}, to {self.worker}>"
@@ -217,25 +216,28 @@ class Delivery:
             QueueError: `after` on a queue with backoff: the broker would add the two (server: consumer.go, processNak).
         """
         if after and self._timing.backoff:
-            told = f"nak(after={after:g}) of {self.job} on a queue with the backoff {self._timing.backoff} s"
+            told = f"nak(after={after:g}) of {self.job}: with the backoff {self._timing.backoff} s the broker would"
             extra = self._timing.patience(self.attempt) - self._timing.patience(1)
-            raise QueueError(f"{told} would wait {after:g} + {extra:g} s: use one of the two (ack_wait, no backoff)")
+            raise QueueError(f"{told} wait {after:g} + {extra:g} s at attempt {self.attempt}: use one of the two")
         with asking(f"nak {self.job}", QueueError):
             await self._message.nak(delay=after or None)
         self._record("naked", detail=f"again in {after:g} s" if after else "again at once")
 
     async def in_progress(self) -> None:
         """Still at it: the whole patience begins again. Nobody answers, so it can't tell you that you lost the job."""
-        sent = self._history.now()
+        sent = self._queue.history.now()
         with asking(f"report progress of {self.job}", QueueError):
             await self._message.in_progress()
         self.until = sent + self._timing.patience(self.attempt)
         self._record("progressed", until=self.until)
 
     async def term(self, reason: str) -> None:
-        """Hopeless: never deliver it again. For storage that is an ack: the job, payload and all, LEAVES the stream."""
+        """Hopeless: never deliver it again. For storage that is an ack: the job, payload and all, LEAVES the stream.
+
+        As final as an ack, so it waits for the answer as well. (nats-py's own term() does not, and takes no reason.)
+        """
         with asking(f"terminate {self.job}", QueueError):
-            await self._message.respond(f"+TERM {reason}".encode())  # nats-py's own term() takes no reason
+            await self._queue.client.request(self._message.reply, f"+TERM {reason}".encode(errors="replace"), timeout=2)
         self._record("terminated", detail=reason)
 
     def begin(self) -> None:
@@ -247,4 +249,5 @@ class Delivery:
         self._record("failed", detail=reason)
 
     def _record(self, kind: str, **facts: Any) -> None:
-        self._history.append(kind, self.job, self.worker, attempt=self.attempt, source="worker", **facts)
+        facts |= {"attempt": self.attempt, "revision": self.sequence, "source": "worker"}
+        self._queue.history.append(kind, self.job, self.worker, **facts)

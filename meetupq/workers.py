@@ -20,7 +20,7 @@ from meetupq.buckets import entries, is_free
 from meetupq.dead_letters import DeadLetters
 from meetupq.errors import BrokerUnreachable, LeaseError, LeaseLost, MeetupqError, QueueError
 from meetupq.leases import Lease, Leases
-from meetupq.subjects import LEASES
+from meetupq.subjects import LEASES, is_seconds
 from meetupq.tasks import drop
 from meetupq.work_items import WorkItem, WorkItems
 from meetupq.work_queue import Delivery, WorkQueue
@@ -36,6 +36,8 @@ class Retry(JobFailed):
     """Not this time: say so aloud (a nak), and let it be delivered again, `after` seconds from now."""
 
     def __init__(self, after: float = 0.0) -> None:
+        if not is_seconds(after):
+            raise JobFailed(f"a job can't be tried again {after!r} s from now: give seconds from 0 to 86400")
         super().__init__(f"asks to be tried again{f' {after:g} s from now' if after else ''}")
         self.after = after
 
@@ -44,7 +46,8 @@ class Reject(JobFailed):
     """This job can never be done: terminate it, after it was copied to the dead letters, unless `copy` is False."""
 
     def __init__(self, reason: str, *, copy: bool = True) -> None:
-        super().__init__(reason)
+        # A term and a header carry it: neither half a character, as file names may have one, nor a whole book.
+        super().__init__(reason.encode(errors="replace").decode()[:1000])
         self.copy = copy
 
 
@@ -76,11 +79,13 @@ def do_job(default_seconds: float, *, fixed: bool = False) -> Handler:
     async def handler(delivery: Delivery) -> None:
         try:
             wish = json.loads(delivery.payload or b"{}")
-            seconds, ending, after = wish.get("seconds"), wish.get("ending", "ack"), float(wish.get("after", 0))
-            seconds = default_seconds if seconds is None else float(seconds)
-        except (ValueError, TypeError, AttributeError, RecursionError):
+            seconds, ending, after = wish.get("seconds"), wish.get("ending", "ack"), wish.get("after", 0.0)
+            seconds = default_seconds if seconds is None else seconds
+            if not (is_seconds(seconds) and is_seconds(after) and ending in ENDINGS):
+                raise ValueError  # JSON as Python reads it has NaN and Infinity as well
+        except (ValueError, AttributeError, RecursionError):
             raise JobFailed("the payload can't be read") from None
-        await asyncio.sleep(min(max(seconds, 0.0), 3600.0))
+        await asyncio.sleep(seconds)
         if fixed or ending == "ack":
             return
         if ending == "nak":
@@ -135,15 +140,19 @@ class QueueWorker:
         while not self._stopping.is_set():
             try:
                 batch = await self.queue.pull_batch(self.prefetch, self.priority, worker=self.name)
-                for delivery in batch:
+            except (BrokerUnreachable, QueueError):
+                await _pause(self._stopping, 0.2)
+                continue
+            for delivery in batch:
+                try:
                     if self._stopping.is_set() and delivery is not batch[0]:
                         await delivery.nak()  # handed back: somebody else may have it at once
                         continue
                     if len(batch) > 1:
                         delivery.begin()
                     await self._attempt(delivery)
-            except (BrokerUnreachable, QueueError):
-                await _pause(self._stopping, 0.2)
+                except (BrokerUnreachable, QueueError):
+                    await _pause(self._stopping, 0.2)  # this one comes again; those behind it are still in our hands
 
     async def _attempt(self, delivery: Delivery) -> None:
         async with self._heartbeat(delivery):
@@ -155,17 +164,18 @@ class QueueWorker:
         await delivery.ack()
 
     async def _fail(self, delivery: Delivery, error: Exception) -> None:
-        if isinstance(error, Retry):
-            try:
+        try:
+            if isinstance(error, Retry):
                 await delivery.nak(error.after)
-            except QueueError as refusal:
-                delivery.give_up(str(refusal))
-        elif isinstance(error, Reject):
-            if error.copy:
-                await self._dead_letters.keep(delivery, str(error))  # first: a terminated job leaves the stream
-            await delivery.term(str(error))
-        else:
-            delivery.give_up(str(error) or type(error).__name__)
+                return
+            if isinstance(error, Reject):
+                if error.copy:
+                    await self._dead_letters.keep(delivery, str(error))  # first: a terminated job leaves the stream
+                await delivery.term(str(error))
+                return
+        except QueueError as refusal:
+            error = refusal
+        delivery.give_up(str(error) or type(error).__name__)
 
     @contextlib.asynccontextmanager
     async def _heartbeat(self, delivery: Delivery) -> AsyncIterator[None]:

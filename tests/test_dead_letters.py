@@ -15,7 +15,7 @@ from meetupq import dead_letters as module
 from meetupq.broker import Broker
 from meetupq.crew import Crew
 from meetupq.dead_letters import DeadLetters
-from meetupq.errors import LetterUnknown, QueueError
+from meetupq.errors import LetterUnknown, NameInvalid, QueueError
 from meetupq.history import History
 from meetupq.stage import Stage
 from meetupq.tasks import drop
@@ -98,6 +98,87 @@ async def test_a_job_without_a_name_is_kept_too(queue: WorkQueue, dead_letters: 
     assert await dead_letters.sweep() == 1
     [letter] = await dead_letters.letters()
     assert (letter.job, letter.payload) == (f"job-{receipt.seq}", b"raw")
+
+
+async def test_headers_that_were_for_the_broker_do_not_stop_the_copy(
+    queue: WorkQueue, dead_letters: DeadLetters
+) -> None:
+    """nats-py adds one to a publish that names its stream; in a letter it would be refused for ever."""
+    await queue.client.jetstream().publish("jobs.high.other", b"raw", stream="jobs", headers={"Colour": "red"})
+    for _ in range(3):
+        delivery = await queue.pull(worker="ada")
+        assert delivery
+        await delivery.nak()
+    assert await dead_letters.sweep() == 1
+    [letter] = await dead_letters.letters()
+    assert (letter.payload, letter.headers) == (b"raw", {"Colour": "red"})
+
+
+async def test_one_that_can_not_be_kept_does_not_stand_in_the_way_of_the_others(
+    queue: WorkQueue, dead_letters: DeadLetters, history: History, run: Run
+) -> None:
+    """With its letter's headers it is more than the broker takes."""
+    await exhaust(queue, "huge", payload=b"x" * (2**20 - 200))
+    await exhaust(queue, "small")
+    with pytest.raises(QueueError, match="can't keep the dead job 1: maximum payload exceeded"):
+        await dead_letters.sweep()
+    assert [letter.job for letter in await dead_letters.letters()] == ["small"]
+    assert await jobs_in_stream(queue.client) == 1
+    run(dead_letters.run())
+    await exhaust(queue, "later")
+    await history.until("dead_lettered", "later")
+
+
+async def test_a_single_delivery_is_told_as_one(queue: WorkQueue, dead_letters: DeadLetters) -> None:
+    await exhaust(queue, "a")
+    await dead_letters.bury(1, 1)
+    assert [letter.reason for letter in await dead_letters.letters()] == ["not acked in 1 delivery"]
+
+
+async def three_kinds(queue: WorkQueue, dead_letters: DeadLetters) -> None:
+    for job, kind in (("thumb-1", "thumb"), ("thumb-2", "thumb"), ("resize-1", "resize")):
+        await exhaust(queue, job, kind=kind)
+        await dead_letters.sweep()
+
+
+@pytest.mark.parametrize(
+    ("which", "jobs"),
+    [
+        ({}, ["thumb-1", "thumb-2", "resize-1"]),
+        ({"kind": "thumb"}, ["thumb-1", "thumb-2"]),
+        ({"job": "*-1"}, ["thumb-1", "resize-1"]),
+        ({"job": "*-1", "kind": "res*"}, ["resize-1"]),
+        ({"worker": "ada"}, ["thumb-1", "thumb-2", "resize-1"]),
+        ({"worker": "bo"}, []),
+        ({"job": ""}, []),
+        ({"job": "[a"}, []),
+    ],
+)
+async def test_letters_are_chosen_and_redriven_by_kind_name_and_worker(
+    queue: WorkQueue, dead_letters: DeadLetters, which: dict[str, str], jobs: list[str]
+) -> None:
+    await three_kinds(queue, dead_letters)
+    assert [letter.job for letter in await dead_letters.letters(**which)] == jobs
+    assert await dead_letters.redrive_all(**which) == jobs
+    assert len(await dead_letters.letters()) == 3 - len(jobs)
+
+
+@pytest.mark.parametrize("letters", [0, 1])
+async def test_a_choice_that_can_not_be_meant_is_refused(
+    queue: WorkQueue, dead_letters: DeadLetters, letters: int
+) -> None:
+    """Also while there is no letter yet that it could be compared with."""
+    await exhaust(queue, *["a"] * letters)
+    await dead_letters.sweep()
+    for pattern in (5, None, b"resize", ["resize"]):
+        for call in (dead_letters.letters, dead_letters.redrive_all):
+            with pytest.raises(NameInvalid, match=r"kind is .*, but letters are chosen by a text such as 'resize-\*'"):
+                await call(kind=pattern)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+                await call(colour="red")
+    for letter in await dead_letters.letters():
+        with pytest.raises(NameInvalid, match="job is 5"):
+            letter.matches(job=5)  # type: ignore[arg-type]
 
 
 async def test_letters_are_listed_oldest_first(queue: WorkQueue, dead_letters: DeadLetters) -> None:
@@ -359,6 +440,96 @@ async def test_a_restart_of_the_broker_buries_nobody_again(
     assert not newcomer.history.snapshot()
 
 
+async def test_a_letter_that_a_worker_wrote_is_not_told_again_by_the_keeper(
+    queue: WorkQueue, dead_letters: DeadLetters, connect: Connect, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It rejected the job at its last attempt, and died before the term: the keeper removes the original, once there
+    was time enough for the worker to do so, and nobody else."""
+    monkeypatch.setattr(module, "GRACE", 0.2)
+    delivery = await held(queue, "a", 3)
+    await dead_letters.keep(delivery, "no such\n image")
+    assert await queue.pull(worker="bo", timeout=queue.timing.patience(3) + 0.2) is None
+    keeper = await another(connect, queue)
+    for its in (dead_letters, keeper):
+        assert await its.bury(delivery.sequence, 3) is False
+    await asyncio.sleep(0.2)
+    for its, kept in ((keeper, True), (dead_letters, False)):
+        assert await its.bury(delivery.sequence, 3) is kept
+        assert await jobs_in_stream(queue.client) == 0
+    [letter] = await dead_letters.letters()
+    assert (letter.reason, letter.last_worker, letter.deliveries) == ("no such image", "ada", 3)
+    for its in (history, keeper.history):
+        assert [(e.detail, e.worker) for e in its.where("dead_lettered")] == [("no such image", "ada")]
+    assert not history.where("late_success") + keeper.history.where("late_success")
+
+
+async def test_what_was_heard_and_must_wait_is_not_forgotten_without_the_sweep(
+    queue: WorkQueue, dead_letters: DeadLetters, history: History, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GRACE", 0.3)
+    delivery = await held(queue, "a", 3)
+    await dead_letters.keep(delivery, "no such image")
+    run(dead_letters.run(sweeps=lambda: False))
+    await queue.client.flush()  # it listens
+    await delivery.nak()
+    await queue.pull(worker="bo", timeout=0.1)
+    await history.until("exhausted", "a")
+    async with asyncio.timeout(5):
+        while await jobs_in_stream(queue.client):
+            await asyncio.sleep(0.02)
+    assert len(await dead_letters.letters()) == 1
+
+
+# --- a keeper that looks away ----------------------------------------------------------------------
+
+
+async def test_a_keeper_that_buries_nothing_remembers_what_it_hears(
+    queue: WorkQueue, dead_letters: DeadLetters, history: History, run: Run
+) -> None:
+    burying = False
+    run(dead_letters.run(sweeps=lambda: False, buries=lambda: burying))
+    await queue.client.flush()  # it listens
+    await exhaust(queue, "a")
+    assert await queue.pull(worker="ada", timeout=0.1) is None
+    await history.until("exhausted", "a")
+    await asyncio.sleep(queue.timing.sweep + 0.1)  # that nothing happens is the subject
+    assert (await dead_letters.letters(), await jobs_in_stream(queue.client)) == ([], 1)
+    burying = True
+    event = await history.until("dead_lettered", "a")
+    assert (event.attempt, event.detail) == (3, "not acked in 3 deliveries")
+    assert await jobs_in_stream(queue.client) == 0
+
+
+async def test_an_ack_while_the_keeper_looks_away_is_a_late_success(
+    queue: WorkQueue, dead_letters: DeadLetters, history: History, run: Run
+) -> None:
+    """The advisory was heard, and yet no letter comes: who looks before he buries finds the job done."""
+    burying = False
+    run(dead_letters.run(buries=lambda: burying))
+    await queue.client.flush()  # it listens
+    zombie = await held(queue, "slow", 3)
+    assert await queue.pull(worker="bo", timeout=queue.timing.patience(3) + 0.2) is None
+    await history.until("exhausted", "slow")
+    await zombie.ack()
+    burying = True
+    await history.until("late_success", "slow")
+    assert await dead_letters.letters() == []
+    line = Timeline(history).jobs["slow"]
+    assert (line.state, line.late) == ("done", True)
+
+
+async def test_a_term_while_the_keeper_looks_away_is_no_success(
+    queue: WorkQueue, dead_letters: DeadLetters, history: History
+) -> None:
+    zombie = await held(queue, "slow", 3)
+    assert await queue.pull(worker="bo", timeout=queue.timing.patience(3) + 0.2) is None
+    await zombie.term("no such image")
+    assert await dead_letters.bury(zombie.sequence, 3) is False
+    assert not history.where("late_success")
+    assert await dead_letters.letters() == []
+    assert Timeline(history).jobs["slow"].state == "terminated"
+
+
 # --- it lives after all ----------------------------------------------------------------------------
 
 
@@ -421,13 +592,6 @@ async def test_a_redriven_job_starts_at_1_again_and_gets_done(
     assert await jobs_in_stream(queue.client) == 0
 
 
-async def test_with_its_old_message_id_it_would_vanish(queue: WorkQueue, dead_letters: DeadLetters) -> None:
-    await exhaust(queue, "poison-1")
-    await dead_letters.sweep()
-    assert (await queue.publish("poison-1")).duplicate
-    assert await jobs_in_stream(queue.client) == 0
-
-
 async def test_a_redriven_job_that_fails_again_dies_again(queue: WorkQueue, dead_letters: DeadLetters) -> None:
     await exhaust(queue, "poison-1")
     for _ in range(2):
@@ -450,6 +614,19 @@ async def test_redriving_all_empties_the_letters(queue: WorkQueue, dead_letters:
     assert await dead_letters.letters() == []
     assert await jobs_in_stream(queue.client) == 3
     assert await dead_letters.redrive_all() == []
+
+
+async def test_two_clicks_at_once_redrive_once(queue: WorkQueue, dead_letters: DeadLetters, history: History) -> None:
+    await exhaust(queue, "a", "b", "c")
+    await dead_letters.sweep()
+    results = await asyncio.gather(dead_letters.redrive(1), dead_letters.redrive(1), return_exceptions=True)
+    assert results[0] == "a"
+    assert isinstance(results[1], LetterUnknown)
+    both = await asyncio.gather(dead_letters.redrive_all(), dead_letters.redrive_all())
+    assert sorted(both[0] + both[1]) == ["b", "c"]
+    assert Counter(event.job for event in history.where("redriven")) == {"a": 1, "b": 1, "c": 1}
+    assert await jobs_in_stream(queue.client) == 3
+    assert not history.where("duplicate")
 
 
 @pytest.mark.parametrize("number", [0, 2, 999, -1])
@@ -478,6 +655,7 @@ async def test_a_redrive_that_was_cut_off_can_be_repeated(
         with pytest.raises(asyncio.CancelledError):
             await dead_letters.redrive(1)
     assert await dead_letters.redrive(1) == "a"
+    assert len(queue.history.where("redriven")) == 1
     assert await jobs_in_stream(queue.client) == 1
     assert await dead_letters.letters() == []
 

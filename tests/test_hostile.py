@@ -169,6 +169,21 @@ def test_nonsense_arguments_get_a_sentence_and_change_nothing() -> None:
             (JobRefused, lambda: lab.publish(count=-5)),
             (JobRefused, lambda: lab.publish("x", seconds=float("nan"))),
             (JobRefused, lambda: lab.publish("x", seconds="x")),  # type: ignore[arg-type]
+            (JobRefused, lambda: lab.publish("x", ending="explode")),  # type: ignore[arg-type]
+            (JobRefused, lambda: lab.publish("x", ending=["ack"])),  # type: ignore[arg-type]
+            (JobRefused, lambda: lab.publish("x", ending="nak", after=0.5)),  # on top of a backoff
+            (JobRefused, lambda: lab.publish("x", ending="nak", after=-1)),
+            (JobRefused, lambda: lab.publish("x", ending="nak", after="x")),  # type: ignore[arg-type]
+            (JobRefused, lambda: lab.slow("x", seconds=-1)),
+            (JobRefused, lambda: lab.launch("ada", prefetch=0)),
+            (JobRefused, lambda: lab.launch("ada", prefetch="3")),  # type: ignore[arg-type]
+            (UnknownWorker, lambda: lab.heartbeats("nobody", True)),
+            (UnknownWorker, lambda: lab.prefetch("nobody", 3)),
+            (UnknownWorker, lambda: lab.prefetch(["ada"], 3)),  # type: ignore[arg-type]
+            (LookupError, lambda: lab.letter("nobody")),
+            (LookupError, lambda: lab.letter(5)),  # type: ignore[arg-type]
+            (NameInvalid, lambda: lab.letters(kind=5)),  # type: ignore[arg-type]
+            (NameInvalid, lambda: lab.redrive_all(job=None)),  # type: ignore[arg-type]
             (NameInvalid, lambda: lab.add_work("good", "a b", seconds=1)),
             (LeaseError, lambda: lab.add_work("good", seconds=float("inf"))),
             (LeaseError, lambda: lab.add_work("good", seconds=1, steps=0)),
@@ -189,7 +204,20 @@ def test_nonsense_arguments_get_a_sentence_and_change_nothing() -> None:
             with pytest.raises(refused) as caught:
                 call()
             assert isinstance(caught.value, MeetupqError)
+            assert "\n" not in str(caught.value)
         assert len(lab.history) == size
+
+
+def test_a_delay_on_top_of_a_backoff_is_refused_and_names_both() -> None:
+    with Lab("ci", name="delay") as lab:
+        with pytest.raises(JobRefused, match=r"a nak after 0\.5 s on a queue with the backoff \(0\.6, 0\.8, 1\.0\) s"):
+            lab.publish("x", ending="nak", after=0.5)
+        with pytest.raises(
+            JobRefused, match="no job ends with 'explode': choose 'ack', 'silence', 'nak', 'reject', 'te"
+        ):
+            lab.publish("x", ending="explode")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+            lab.letters(colour="red")  # type: ignore[call-arg]
 
 
 def test_a_panel_that_was_closed_is_made_anew() -> None:

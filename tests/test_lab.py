@@ -32,6 +32,8 @@ from meetupq.lab import Lab
 from meetupq.timing import Timing
 from meetupq.work_queue import WorkQueue
 
+FAST = Timing.preset("ci").but(ack_wait=0.3, heartbeat=0.1, max_deliver=3)
+
 
 def footprint() -> tuple[list[str], list[int]]:
     """What a lab could leave behind: threads, child processes."""
@@ -193,6 +195,14 @@ async def test_after_the_end_every_call_says_so(lab: Lab) -> None:
     for call in (
         lab.publish,
         lambda: lab.poison("a"),
+        lambda: lab.slow("a"),
+        lab.summary,
+        lambda: lab.post_mortem("a"),
+        lambda: lab.letter("a"),
+        lab.hire,
+        lambda: lab.heartbeats("ada", False),
+        lambda: lab.prefetch("ada", 2),
+        lambda: setattr(lab, "burying", False),
         lab.sweep,
         lab.letters,
         lambda: lab.redrive(1),
@@ -346,6 +356,36 @@ async def test_connections_and_waits_live_on_the_callers_loop(lab: Lab) -> None:
     assert acked.source == "broker", "an ack by a stranger is known from the broker"
 
 
+async def test_a_term_by_a_stranger_is_known_from_the_broker() -> None:
+    with Lab(FAST) as lab:
+        client = await lab.connect()
+        queue = WorkQueue(client, lab.timing)
+        lab.publish("resize-1", "resize-2")
+        for _ in range(2):
+            delivery = await queue.pull(worker="me")
+            assert delivery
+            await delivery.term("no such image")
+        await client.close()
+        for job in ("resize-1", "resize-2"):
+            event = await lab.until("terminated", job, within=5)
+            assert (event.source, event.attempt) == ("broker", 1)
+        assert str(lab.summary()) == "2 published = 2 terminated"
+
+
+async def test_a_priority_of_its_own_patience_is_watched_by_it() -> None:
+    """The job has no delivery left after two, and says so although the broker doesn't yet."""
+    with Lab(FAST.but(low=FAST.but(ack_wait=0.5, max_deliver=2))) as lab:
+        lab.sweeping = False
+        lab.launch("ada", priority="low")
+        lab.publish("poison-1", priority="low", seconds=0, ending="silence")
+        await lab.until("failed", "poison-1", count=2)
+        lab.kill("ada")
+        assert (await lab.until("exhausted", "poison-1")).source == "inferred"
+        last, over = lab.history.where("delivered")[-1], lab.history.where("timed_out")[-1]
+        assert (last.attempt, over.attempt) == (2, 2)
+        assert 0.45 < over.at - last.at < 0.55
+
+
 async def test_two_loops_wait_at_once(lab: Lab) -> None:
     results: list[str] = []
     thread = threading.Thread(target=lambda: results.append(asyncio.run(lab.until("published")).job))
@@ -405,6 +445,115 @@ async def test_without_the_sweep_nobody_hears_of_the_dead() -> None:
         assert lab.letters() == []
         lab.sweep()
         await lab.until("dead_lettered", "poison-1")
+
+
+async def test_a_keeper_that_looks_away_through_the_lab() -> None:
+    with Lab(FAST) as lab:
+        assert (lab.burying, lab.sweeping) == (True, True)
+        lab.burying = False
+        assert lab.burying is False
+        lab.launch("ada")
+        lab.poison("poison-1", seconds=0)
+        await lab.until(lambda event: event.kind == "exhausted" and event.source == "broker", "poison-1")
+        assert str(lab.summary()) == "1 published = 1 stuck"
+        with pytest.raises(LetterUnknown, match="there is no dead letter of 'poison-1': letters\\(\\) lists those"):
+            lab.letter("poison-1")
+        lab.burying = True
+        await lab.until("dead_lettered", "poison-1")
+        assert lab.letter("poison-1").last_worker == "ada"
+        assert str(lab.summary()) == "1 published = 1 dead"
+
+
+async def test_every_ending_and_the_choice_of_letters_through_the_lab() -> None:
+    with Lab(FAST) as lab:
+        lab.launch("ada")
+        lab.publish("bad-1", "bad-2", seconds=0, ending="reject")
+        lab.publish("bad-3", seconds=0, ending="reject", kind="thumb")
+        lab.publish("gone", seconds=0, ending="term")
+        lab.publish("later", seconds=0, ending="nak", after=0.2)
+        await lab.until("terminated", count=4)
+        await lab.until("naked", "later")
+        assert [letter.job for letter in lab.letters(kind="thumb")] == ["bad-3"]
+        assert [letter.job for letter in lab.letters(job="*-1", worker="a*")] == ["bad-1"]
+        assert lab.redrive_all(job="nothing-*") == []
+        lab.kill("ada")
+        assert lab.redrive_all(kind="resize") == ["bad-1", "bad-2"]
+        with pytest.raises(LetterUnknown, match="there is no dead letter of 'nobody'"):
+            lab.letter("nobody")
+
+
+async def test_the_newest_of_a_jobs_letters_is_meant() -> None:
+    with Lab(FAST) as lab:
+        lab.launch("ada")
+        lab.publish("bad", seconds=0, ending="reject")
+        await lab.until("terminated")
+        first = lab.letter("bad")
+        lab.redrive(first.number)
+        await lab.until("terminated", count=2)
+        assert lab.letter("bad").number > first.number
+
+
+async def test_escalation_through_the_lab_and_how_the_job_died() -> None:
+    """The wait is, by default, long enough for a job that dies twice."""
+    low = FAST.but(ack_wait=0.4, max_deliver=2)
+    with Lab(FAST.but(low=low), escalate=True) as lab:
+        assert "was not delivered to anybody" in lab.post_mortem("poison-1")
+        lab.launch("ada")
+        lab.launch("bo", priority="low")
+        lab.poison("poison-1", seconds=0)
+        await lab.until("delivered", "poison-1")
+        assert lab.post_mortem("poison-1") == "poison-1 is not dead: it is in flight."
+        event = await lab.until("dead_lettered", "poison-1")
+        assert event.detail == "not acked in 2 deliveries, after 3 as high"
+        told = lab.post_mortem("poison-1")
+        assert told.startswith("poison-1: 5 deliveries, dead ")
+        assert "adds up to 0.3 + 0.3 + 0.3 + 0.4 + 0.4 = 1.7 s." in told
+
+
+async def test_a_wait_is_as_long_as_both_priorities_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Lab(FAST.but(low=FAST.but(ack_wait=20, max_deliver=3))) as lab:
+        limits: list[float] = []
+
+        async def until(*_: object, within: float, **__: object) -> None:
+            limits.append(within)
+
+        monkeypatch.setattr(lab._stage.history, "until", until)
+        await lab.until("acked")
+        assert limits[0] >= 3 * FAST.ack_wait + 3 * 20
+
+
+async def test_tuning_hiring_and_slow_jobs_through_the_lab() -> None:
+    with Lab(FAST) as lab:
+        assert lab.hire() == "ada is at work"
+        lab.launch("bo", role="leases")
+        assert lab.hire() == "cy is at work"
+        assert lab.heartbeats("ada", False) == "ada is at work as queue high, heartbeats off, prefetch 1"
+        assert lab.prefetch("ada", 2) == "ada is at work as queue high, heartbeats off, prefetch 2"
+        lab.heartbeats("cy", False)
+        assert lab.slow() == ["slow-1"]
+        await lab.until("acked", "slow-1", count=2)
+        assert [event.attempt for event in lab.history.where("delivered", "slow-1")] == [1, 2]
+        assert not lab.history.where("killed")
+
+
+async def test_two_clicks_on_hire_hire_two(lab: Lab) -> None:
+    for _ in range(2):
+        lab.press("hire")
+    await lab.until("started", worker="ada")
+    await lab.until("started", worker="bo")
+
+
+async def test_a_lab_on_a_store_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
+    with Lab(FAST, store=tmp_path / "store") as lab:
+        lab.launch("ada")
+        lab.publish("bad", seconds=0, ending="reject")
+        await lab.until("terminated")
+        lab.kill("ada")
+        lab.publish(count=2)
+    with Lab(FAST, store=str(tmp_path / "store")) as lab:
+        assert [letter.job for letter in lab.letters()] == ["bad"]
+        assert str(lab.summary()) == "3 published = 2 waiting + 1 dead"
+        assert not set(lab.publish(count=2)) & {"resize-1", "resize-2"}
 
 
 async def test_leases_through_the_lab(lab: Lab) -> None:

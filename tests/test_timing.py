@@ -102,6 +102,23 @@ def test_counts_are_whole(changes: dict[str, float]) -> None:
         Timing(**changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "low", ["class", 3, {"ack_wait": 3}, Timing, Timing(low=Timing())], ids=["name", "number", "dict", "type", "nested"]
+)
+def test_the_durations_of_low_are_a_timing_without_a_low_of_its_own(low: object) -> None:
+    with pytest.raises(TimingError, match=r"low is .*, but it takes a Timing, one without a `low` of its own"):
+        Timing(low=low)  # type: ignore[arg-type]
+
+
+def test_each_priority_has_its_durations() -> None:
+    low = Timing(ack_wait=9, max_deliver=5)
+    timing = Timing(low=low)
+    assert (timing.of("high"), timing.of("low")) == (timing, low)
+    assert Timing().of("low") == Timing().of("high") == Timing()
+    assert timing.but(ack_wait=4).of("low") is low
+    assert timing.but(low=None).of("low").ack_wait == timing.ack_wait
+
+
 def test_but_changes_some_and_names_what_it_does_not_know() -> None:
     ci = Timing.preset("ci")
     assert ci.but(sweep=9.0).sweep == 9.0

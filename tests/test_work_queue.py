@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from conftest import Connect, eventually, jobs_in_stream, measured
-from nats.js.api import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType
-from nats.js.errors import BadRequestError, NotFoundError
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
+from nats.js.errors import NotFoundError
 
 from meetupq.broker import Broker, asking, sever
 from meetupq.errors import BrokerUnreachable, JobRefused, MeetupqError, NameInvalid, QueueError
@@ -47,6 +47,21 @@ async def test_the_consumers_are_what_the_timing_says(queue: WorkQueue, timing: 
         assert config.sample_freq == "100"
 
 
+async def test_each_priority_may_have_its_own_patience(connect: Connect, timing: Timing) -> None:
+    queue = WorkQueue(await connect(), timing.but(low=Timing(ack_wait=7, max_deliver=9)))
+    await queue.ensure()
+    high, low = [
+        (await queue.client.jetstream().consumer_info("jobs", name)).config for name in ("worker_high", "worker_low")
+    ]
+    assert (high.backoff, high.max_deliver) == (list(timing.backoff), timing.max_deliver)
+    assert (low.ack_wait, low.max_deliver) == (7, 9)
+    assert not low.backoff
+    await queue.publish("report-1", priority="low")
+    delivery = await queue.pull("low", worker="ada")
+    assert delivery
+    assert 7 - TICK < delivery.until - queue.history.where("delivered")[-1].at <= 7
+
+
 async def test_ensuring_twice_changes_nothing(queue: WorkQueue) -> None:
     await queue.publish("resize-1")
     before = await queue.client.jetstream().consumer_info("jobs", "worker_high")
@@ -70,16 +85,6 @@ async def test_a_stream_that_is_something_else_is_refused(connect: Connect, timi
         await WorkQueue(client, timing).ensure()
 
 
-async def test_a_second_consumer_of_the_same_subject_is_refused_by_the_broker(queue: WorkQueue) -> None:
-    """In a work queue each job has one consumer, which workers share. Disjoint subjects, as priorities, are allowed."""
-    jetstream = queue.client.jetstream()
-    for subject in ("jobs.high.*", "jobs.high.resize", ">"):
-        with pytest.raises(BadRequestError) as caught:
-            await jetstream.add_consumer("jobs", ConsumerConfig(durable_name="mine", filter_subject=subject))
-        assert caught.value.err_code in (10099, 10100)
-    await jetstream.add_consumer("jobs", ConsumerConfig(durable_name="mine", filter_subject="jobs.medium.*"))
-
-
 # --- publishing ------------------------------------------------------------------------------------
 
 
@@ -91,21 +96,6 @@ async def test_a_job_is_stored_with_its_name_as_message_id(queue: WorkQueue, his
     [published] = history.snapshot()
     assert (published.kind, published.job, published.revision) == ("published", "resize-1", receipt.seq)
     assert (published.source, published.detail) == ("broker", "jobs.low.thumb")
-
-
-async def test_the_same_job_again_is_dropped_even_when_it_is_done(queue: WorkQueue, history: History) -> None:
-    await queue.publish("resize-1")
-    await (await pulled(queue)).ack()
-    receipt = await queue.publish("resize-1")
-    assert receipt.duplicate
-    assert await jobs_in_stream(queue.client) == 0
-    assert len(history.where("published")) == 1
-
-
-async def test_another_message_id_lets_it_in_again(queue: WorkQueue) -> None:
-    await queue.publish("resize-1")
-    assert not (await queue.publish("resize-1", message_id="resize-1.again")).duplicate
-    assert await jobs_in_stream(queue.client) == 2
 
 
 async def test_headers_can_not_forge_a_jobs_identity(queue: WorkQueue) -> None:
@@ -235,16 +225,56 @@ async def test_the_next_worker_does_not_get_it_before_the_patience_is_over(queue
     assert two.at >= one.until - TICK
 
 
-async def test_a_plain_nak_ignores_the_backoff(queue: WorkQueue, timing: Timing, history: History) -> None:
-    """Which burns all attempts within milliseconds."""
+async def test_a_nak_with_a_delay_on_a_queue_with_backoff_is_refused(connect: Connect, timing: Timing) -> None:
+    """What the broker would make of it is in test_traps.py. A plain nak is fine."""
+    queue = WorkQueue(await connect(), timing.but(low=timing.but(ack_wait=5)))
+    await queue.ensure()
     await queue.publish("resize-1")
+    await (await pulled(queue)).nak()
+    delivery = await pulled(queue)
+    with pytest.raises(QueueError) as caught:
+        await delivery.nak(after=0.4)
+    assert str(caught.value) == (
+        "nak(after=0.4) of resize-1: with the backoff (0.6, 0.8, 1.0) s the broker would wait 0.4 + 0.2 s "
+        "at attempt 2: use one of the two"
+    )
+    assert len(queue.history.where("naked")) == 1
+    await queue.publish("report-1", priority="low")
+    without = await queue.pull("low", worker="ada")
+    assert without
+    await without.nak(after=0.4)
+
+
+async def test_all_that_is_told_of_a_job_names_its_sequence(queue: WorkQueue, history: History) -> None:
+    """A name may live twice, after a redrive: the sequence says which life is meant."""
+    sequence = (await queue.publish("resize-1")).seq
+    delivery = await pulled(queue)
+    delivery.begin()
+    await delivery.in_progress()
+    await delivery.nak()
+    delivery.give_up("lost")
+    await (await pulled(queue)).term("half a \ud800 character")
+    assert {event.revision for event in history} == {sequence}
+
+
+async def test_a_batch_takes_what_waits_and_else_the_next_one(queue: WorkQueue) -> None:
+    """It waits for no more than that: what is in hand already grows old."""
+    for number in range(4):
+        await queue.publish(f"resize-{number}")
     with measured() as seconds:
-        for attempt in (1, 2, 3):
-            delivery = await pulled(queue)
-            assert delivery.attempt == attempt
-            await delivery.nak()
-    assert seconds() < timing.patience(1)
-    assert [event.detail for event in history.where("naked")] == ["again at once"] * 3
+        batches = [await queue.pull_batch(3, worker="ada", timeout=5) for _ in range(2)]
+    assert [[delivery.job for delivery in batch] for batch in batches] == [
+        ["resize-0", "resize-1", "resize-2"],
+        ["resize-3"],
+    ]
+    assert seconds() < 2
+    pulling = asyncio.ensure_future(queue.pull_batch(3, worker="ada", timeout=5))
+    await asyncio.sleep(0.05)
+    await queue.publish("late")
+    with measured() as seconds:
+        assert [delivery.job for delivery in await pulling] == ["late"]
+    assert seconds() < 2
+    assert await queue.pull_batch(3, worker="ada", timeout=0.05) == []
 
 
 async def test_a_nak_with_a_delay_waits_for_it(connect: Connect, timing: Timing, history: History) -> None:
@@ -269,34 +299,6 @@ async def test_progress_starts_the_patience_anew(queue: WorkQueue, timing: Timin
     again = await pulled(queue, "bo")
     assert again.attempt == 2
     assert delivery.until - TICK <= history.where("delivered")[-1].at < delivery.until + 1
-
-
-async def test_progress_of_a_later_attempt_begins_that_attempts_own_patience(connect: Connect, timing: Timing) -> None:
-    """Measured: the server takes the backoff's entry of the attempt in hand, and not its first; `until` agrees."""
-    queue = WorkQueue(await connect(), timing.but(backoff=(0.5, 1.0, 1.5), max_deliver=4))
-    await queue.ensure()
-    await queue.publish("resize-1")
-    await pulled(queue)
-    for attempt in (2, 3):
-        delivery = await pulled(queue)
-        assert delivery.attempt == attempt
-        assert await queue.pull(worker="bo", timeout=0.2) is None
-        await delivery.in_progress()
-        assert await queue.pull(worker="bo", timeout=delivery.until - queue.history.now() - 0.1) is None
-    last = await pulled(queue)
-    assert last.attempt == 4
-    assert delivery.until - TICK <= queue.history.where("delivered")[-1].at < delivery.until + 1
-
-
-async def test_a_late_ack_of_an_attempt_that_was_given_up_is_accepted(queue: WorkQueue, history: History) -> None:
-    """The ack names the job by its sequence, so the zombie wins, and the second worker's ack is fine too."""
-    await queue.publish("resize-1")
-    first = await pulled(queue, "ada")
-    second = await pulled(queue, "bo")
-    await first.ack()
-    assert await jobs_in_stream(queue.client) == 0
-    await second.ack()
-    assert [event.worker for event in history.where("acked")] == ["ada", "bo"]
 
 
 async def test_giving_up_sends_nothing(queue: WorkQueue, history: History) -> None:
@@ -362,9 +364,12 @@ async def test_while_the_broker_is_down_only_our_errors_come(
     delivery = await pulled(queue)
     await broker.kill()
     monkeypatch.setattr(queue._jetstream, "_timeout", 0.2)
-    for call in (queue.ensure, lambda: queue.publish("resize-2"), delivery.ack):
+    for call in (queue.ensure, lambda: queue.publish("resize-2")):
         with pytest.raises(BrokerUnreachable):
             await call()
+    said = await asyncio.gather(delivery.ack(), delivery.term("hopeless"), return_exceptions=True)
+    assert [type(error) for error in said] == [BrokerUnreachable, BrokerUnreachable]
+    assert not queue.history.where("acked") + queue.history.where("terminated")
     assert await queue.pull(worker="ada", timeout=0.1) is None
     for silent in (delivery.nak, delivery.in_progress):
         with asking("nothing, they wait in a buffer", MeetupqError):

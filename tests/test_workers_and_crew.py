@@ -12,7 +12,8 @@ from conftest import Connect, Run, eventually, jobs_in_stream, measured
 
 from meetupq.broker import Broker
 from meetupq.crew import Crew, Job
-from meetupq.errors import BrokerUnreachable, MeetupqError, NameInvalid, UnknownWorker, WorkerBusy
+from meetupq.dead_letters import DeadLetters
+from meetupq.errors import BrokerUnreachable, JobRefused, MeetupqError, NameInvalid, UnknownWorker, WorkerBusy
 from meetupq.history import History
 from meetupq.leases import Leases
 from meetupq.timeline import Timeline
@@ -20,7 +21,7 @@ from meetupq.timing import Timing
 from meetupq.witness import Witness
 from meetupq.work_items import WorkItems
 from meetupq.work_queue import Delivery, WorkQueue
-from meetupq.workers import QueueWorker, do_job, job_payload
+from meetupq.workers import Ending, QueueWorker, Reject, Retry, do_job, job_payload
 
 
 @pytest.fixture
@@ -88,7 +89,14 @@ async def test_without_heartbeats_it_is_done_twice(
     assert {event.worker for event in history.where("acked")} == {"ada", "bo"}
 
 
-@pytest.mark.parametrize("payload", [b"rubbish", b"[1]", b"\xff\xfe", b'{"seconds": "soon"}', b'{"seconds": []}'])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"rubbish", b"[1]", b"\xff\xfe", b'{"seconds": "soon"}', b'{"seconds": []}', b'{"seconds": NaN}',
+        b'{"seconds": -1}', b'{"ending": "explode"}', b'{"ending": ["ack"]}', b'{"ending": "nak", "after": NaN}',
+        b'{"ending": "nak", "after": Infinity}', b'{"ending": "nak", "after": "soon"}', b"[" * 100_000,
+    ],
+)  # fmt: skip
 async def test_a_payload_that_can_not_be_read_fails_the_job_not_the_worker(
     crew: Crew, queue: WorkQueue, history: History, payload: bytes
 ) -> None:
@@ -153,6 +161,295 @@ async def test_a_worker_without_a_consumer_waits_and_does_not_spin(
     await queue.ensure()
     await queue.publish("resize-1", job_payload(seconds=0))
     await history.until("acked", "resize-1")
+
+
+# --- how a job ends --------------------------------------------------------------------------------
+
+FAST = Timing.preset("ci").but(ack_wait=0.3, heartbeat=0.1, max_deliver=3)
+
+
+@pytest.fixture
+async def fast(
+    broker: Broker, connect: Connect, history: History, crashes: list[tuple[str, BaseException]]
+) -> AsyncIterator[Crew]:
+    """A crew on a queue without a backoff, and the stream of dead letters."""
+    queue = WorkQueue(await connect("fast"), FAST, history)
+    await queue.ensure()
+    await DeadLetters(queue).ensure()
+    crew = Crew(broker, FAST, history, lambda what, error: crashes.append((what, error)))
+    crew.queue, crew.dead_letters = queue, DeadLetters(queue)  # type: ignore[attr-defined]
+    yield crew
+    await crew.close()
+    assert crashes == []
+
+
+async def publish(crew: Crew, *jobs: str, **payload: Any) -> None:
+    for job in jobs:
+        await crew.queue.publish(job, job_payload(**{"seconds": 0, **payload}))  # type: ignore[attr-defined]
+
+
+async def left(crew: Crew) -> tuple[int, list[str]]:
+    """How many jobs the queue holds, and the reasons of the dead letters."""
+    letters = await crew.dead_letters.letters()  # type: ignore[attr-defined]
+    return await jobs_in_stream(crew.queue.client), [letter.reason for letter in letters]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("ending", "kinds", "in_stream", "reasons"),
+    [
+        ("ack", ["acked"], 0, []),
+        ("silence", ["failed", "delivered", "failed", "delivered", "failed"], 1, []),
+        ("nak", ["naked", "delivered", "naked", "delivered", "naked"], 1, []),
+        ("reject", ["dead_lettered", "terminated"], 0, ["no worker can do this"]),
+        ("term", ["terminated"], 0, []),
+    ],
+)
+async def test_a_job_ends_as_its_payload_says(
+    fast: Crew, history: History, ending: Ending, kinds: list[str], in_stream: int, reasons: list[str]
+) -> None:
+    await fast.launch("ada")
+    await publish(fast, "resize-1", ending=ending)
+    await history.until(kinds[-1], "resize-1", count=kinds.count(kinds[-1]))
+    assert [event.kind for event in history if event.job == "resize-1"] == ["published", "delivered", *kinds]
+    assert await left(fast) == (in_stream, reasons)
+    fixed = Job(fixed=True)
+    await fast.launch("bo", fixed)
+    await publish(fast, "resize-2", ending=ending)
+    await fast.kill("ada")
+    await history.until("acked", "resize-2", worker="bo")
+
+
+async def test_a_rejected_job_is_kept_whole_and_says_who_and_why(fast: Crew, history: History, timing: Timing) -> None:
+    await fast.launch("ada")
+    sequence = (
+        await fast.queue.publish(  # type: ignore[attr-defined]
+            "resize-1",
+            job_payload(seconds=0, ending="reject"),
+            kind="thumb",
+            headers={"Colour": "red", "Nats-Expected-Stream": "jobs"},  # for the broker, and for this stream only
+        )
+    ).seq
+    event = await history.until("terminated", "resize-1")
+    assert event.detail == "no worker can do this"
+    [letter] = await fast.dead_letters.letters()  # type: ignore[attr-defined]
+    assert (letter.job, letter.subject, letter.headers) == ("resize-1", "jobs.high.thumb", {"Colour": "red"})
+    assert letter.payload == job_payload(seconds=0, ending="reject")
+    assert (letter.reason, letter.last_worker, letter.deliveries) == ("no worker can do this", "ada", 1)
+    [kept] = history.where("dead_lettered")
+    assert (kept.worker, kept.attempt, kept.revision, kept.source) == ("ada", 1, sequence, "broker")
+    assert Timeline(history).jobs["resize-1"].state == "dead"
+
+
+async def test_a_nak_with_a_delay_comes_again_after_it(fast: Crew, history: History) -> None:
+    await fast.launch("ada")
+    await publish(fast, "resize-1", ending="nak", after=0.4)
+    second = await history.until("delivered", "resize-1", count=2)
+    assert 0.38 <= second.at - history.where("naked")[0].at < 1
+    assert history.where("naked")[0].detail == "again in 0.4 s"
+
+
+async def test_a_delay_on_top_of_a_backoff_fails_in_silence_with_that_reason(
+    crew: Crew, queue: WorkQueue, history: History, timing: Timing, crashes: list[tuple[str, BaseException]]
+) -> None:
+    """Neither a crash nor a spin: it comes again when the patience is over."""
+    await crew.launch("ada")
+    await queue.publish("resize-1", job_payload(seconds=0, ending="nak", after=0.4))
+    failed = await history.until("failed", "resize-1")
+    assert failed.detail.startswith("nak(after=0.4) of resize-1: with the backoff (0.6, 0.8, 1.0) s")
+    second = await history.until("delivered", "resize-1", count=2)
+    assert second.at - history.where("delivered")[0].at >= timing.patience(1) - 0.02
+    assert (history.where("naked"), crashes, crew.at_work) == ([], [], ["ada"])
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "detail"),
+    [
+        (lambda: Retry(), "naked", "again at once"),
+        (lambda: Retry(float("nan")), "failed", "a job can't be tried again nan s from now: give seconds from 0 to"),
+        (lambda: Retry("x"), "failed", "a job can't be tried again 'x' s from now: give seconds from 0 to 86400"),
+        (lambda: Reject("half a \ud800 character"), "terminated", "half a ? character"),
+        (lambda: Reject("too long " * 200_000), "terminated", "too long too long"),
+        (lambda: Reject("gone", copy=False), "terminated", "gone"),
+    ],
+)
+async def test_what_a_handler_of_your_own_may_raise(
+    fast: Crew, connect: Connect, history: History, run: Run, raised: Any, kind: str, detail: str
+) -> None:
+    async def handler(delivery: Delivery) -> None:
+        if delivery.job == "resize-1" and delivery.attempt == 1:
+            raise raised()
+
+    run(QueueWorker("ada", WorkQueue(await connect("ada"), FAST, history), handler=handler).run())
+    await publish(fast, "resize-1", "resize-2")
+    assert (await history.until(kind, "resize-1")).detail.startswith(detail)
+    await history.until("acked", "resize-2")
+
+
+async def test_a_job_that_can_not_be_kept_is_not_terminated(fast: Crew, history: History) -> None:
+    """Its payload would be gone. It fails in silence, with that reason."""
+    await fast.queue.client.jetstream().delete_stream("dead_letters")  # type: ignore[attr-defined]
+    await fast.launch("ada")
+    await publish(fast, "resize-1", ending="reject")
+    failed = await history.until("failed", "resize-1")
+    assert failed.detail.startswith("can't keep resize-1: its stream or bucket doesn't exist")
+    assert not history.where("terminated")
+    await publish(fast, "resize-2")
+    await history.until("acked", "resize-2")
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_worker_killed_between_the_copy_and_the_term_leaves_one_letter_in_the_end(
+    fast: Crew, history: History, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    """The next worker's copy is refused. Whether the first one lived to tell of its copy makes no difference."""
+    deaths: list[asyncio.Task[str]] = []
+
+    async def die(where: Any) -> None:
+        deaths.append(asyncio.ensure_future(fast.kill("ada")))
+        await asyncio.sleep(60)
+
+    term, write = Delivery.term, DeadLetters._write
+
+    async def term_unless_ada(delivery: Delivery, reason: str) -> None:
+        await (die(delivery) if delivery.worker == "ada" else term(delivery, reason))
+
+    async def write_and_die(letters: DeadLetters, *args: Any) -> Any:
+        receipt = await write(letters, *args)
+        return receipt if deaths else await die(letters)
+
+    if told:
+        monkeypatch.setattr(Delivery, "term", term_unless_ada)
+    else:
+        monkeypatch.setattr(DeadLetters, "_write", write_and_die)
+    await fast.launch("ada")
+    await publish(fast, "resize-1", ending="reject")
+    await history.until("killed", worker="ada")
+    await deaths[0]
+    assert await left(fast) == (1, ["no worker can do this"])
+    assert len(history.where("dead_lettered")) == told
+    await fast.launch("bo")
+    await history.until("terminated", "resize-1", worker="bo")
+    assert await left(fast) == (0, ["no worker can do this"])
+    [kept] = history.where("dead_lettered")
+    assert (kept.worker, kept.attempt) == ("ada", 1)
+    line = Timeline(history).jobs["resize-1"]
+    assert (line.state, len(line.deaths), line.reason) == ("dead", 1, "no worker can do this")
+
+
+# --- several jobs in hand --------------------------------------------------------------------------
+
+
+async def test_prefetched_jobs_grow_old_in_hand(fast: Crew, history: History) -> None:
+    """Nobody dies, heartbeats are on, and yet the third of three is done by two workers: they are for the job at work
+    only."""
+    await publish(fast, "first", "second", "third", seconds=0.25)
+    await fast.launch("ada", Job(prefetch=3))
+    await history.until("delivered", "third", worker="ada")
+    await fast.launch("bo")
+    again = await history.until("delivered", "third", worker="bo")
+    assert again.attempt == 2
+    await history.until("acked", "third", worker="bo")
+    await history.until("acked", "third", worker="ada")
+    assert not history.where("killed") + history.where("failed")
+    [begun] = history.where("begun", "third", worker="ada")
+    assert begun.at > history.where("delivered", "third", worker="ada")[0].until, "it began when it was too late"
+    assert not history.where("begun", worker="bo"), "who has one in hand begins with it"
+
+
+async def test_a_stopped_worker_hands_back_at_once_what_it_has_not_begun(fast: Crew, history: History) -> None:
+    await publish(fast, "first", "second", "third", seconds=0.1)
+    await fast.launch("ada", Job(prefetch=3))
+    taken = await history.until("delivered", "third", worker="ada")
+    assert await fast.stop("ada") == "ada finished and stopped"
+    assert [(event.job, event.kind) for event in history.where(lambda e: e.kind in ("acked", "naked"))] == [
+        ("first", "acked"),
+        ("second", "naked"),
+        ("third", "naked"),
+    ]
+    await fast.launch("bo")
+    for job in ("second", "third"):
+        delivered = await history.until("delivered", job, worker="bo")
+        assert delivered.attempt == 2
+    assert history.where("delivered", "second", worker="bo")[0].at < taken.until, "before the patience was over"
+    await history.until("acked", "third")
+    assert await left(fast) == (0, [])
+
+
+async def test_a_job_whose_ack_is_not_answered_does_not_take_those_behind_it_along(
+    fast: Crew, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ack = Delivery.ack
+
+    async def unheard(delivery: Delivery) -> None:
+        if (delivery.job, delivery.attempt) == ("first", 1):
+            raise BrokerUnreachable
+        await ack(delivery)
+
+    monkeypatch.setattr(Delivery, "ack", unheard)
+    await publish(fast, "first", "second")
+    await fast.launch("ada", Job(prefetch=2))
+    await history.until("acked", "second")
+    await history.until("acked", "first")
+    assert [(e.job, e.attempt) for e in history.where("acked")] == [("second", 1), ("first", 2)]
+
+
+# --- settings of a worker at work ------------------------------------------------------------------
+
+
+async def test_heartbeats_can_be_switched_off_in_the_middle_of_a_job(fast: Crew, history: History) -> None:
+    await fast.launch("ada")
+    await publish(fast, "long", seconds=1.2)
+    await history.until("progressed", "long", count=2)
+    assert fast.set_heartbeats("ada", False) == "ada is at work as queue high, heartbeats off, prefetch 1"
+    beats = len(history.where("progressed"))
+    await fast.launch("bo")
+    await history.until("delivered", "long", worker="bo")
+    assert [e.worker for e in history.where("progressed")] == ["ada"] * beats
+    assert [event.detail for event in history.where("tuned")] == ["queue high, heartbeats off, prefetch 1"]
+
+
+async def test_a_new_prefetch_holds_from_the_next_pull_on_and_after_a_relaunch(fast: Crew, history: History) -> None:
+    await fast.launch("ada")
+    await fast.kill("ada")
+    assert fast.set_prefetch("ada", 3) == "ada will be queue high, heartbeats on, prefetch 3"
+    await publish(fast, "first", "second", "third", "fourth")
+    await fast.relaunch("ada")
+    await history.until("acked", "fourth")
+    assert [event.job for event in history.where("begun")] == ["first", "second", "third"]
+    line = Timeline(history).workers["ada"]
+    assert (line.priority, line.heartbeats, line.prefetch) == ("high", True, 3)
+
+
+@pytest.mark.parametrize("jobs", [0, 101, 1000, -1, "3", True, 2.0, None])
+async def test_no_worker_pulls_so_many(fast: Crew, history: History, jobs: Any) -> None:
+    with pytest.raises(JobRefused, match=f"prefetch is {jobs!r}, but a worker pulls 1 to 100 jobs at once"):
+        await fast.launch("ada", Job(prefetch=jobs))
+    await fast.launch("bo")
+    with pytest.raises(JobRefused, match=f"prefetch is {jobs!r}"):
+        fast.set_prefetch("bo", jobs)
+    assert (fast.names, history.where("tuned")) == (["bo"], [])
+
+
+async def test_only_workers_of_the_queue_can_be_tuned(fast: Crew, history: History) -> None:
+    await fast.launch("bo", Job("leases"))
+    for tune in (lambda name: fast.set_heartbeats(name, False), lambda name: fast.set_prefetch(name, 2)):
+        with pytest.raises(UnknownWorker, match="no worker is called 'ada'; the workers are: bo"):
+            tune("ada")
+        with pytest.raises(UnknownWorker, match="bo lobbies for leases: heartbeats and prefetch are for workers of"):
+            tune("bo")
+    assert not history.where("tuned")
+
+
+async def test_a_worker_that_just_starts_is_not_tuned_in_vain(fast: Crew, history: History) -> None:
+    """The setting would be lost: the launch brings its own."""
+    await fast.launch("ada")
+    await fast.kill("ada")
+    starting = asyncio.ensure_future(fast.relaunch("ada"))
+    await asyncio.sleep(0)
+    with pytest.raises(WorkerBusy, match="ada is just starting: try again in a moment"):
+        fast.set_prefetch("ada", 5)
+    await starting
+    fast.set_prefetch("ada", 5)
 
 
 # --- launching -------------------------------------------------------------------------------------
