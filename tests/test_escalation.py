@@ -85,7 +85,7 @@ async def test_a_job_dies_as_high_then_as_low_each_with_its_own_patience() -> No
 async def test_a_job_that_only_needed_more_patience_gets_done() -> None:
     async with Stage(TIMING, escalate=True) as stage:
         await stage.launch("ada", "cy", heartbeats=False)
-        await stage.publish("slow-1", seconds=0.6)
+        await stage.publish("slow-1", seconds=1.2)
         await stage.history.until("escalated", "slow-1")
         await stage.kill_all()  # before the first of them acks
         await stage.launch("bo", priority="low")
