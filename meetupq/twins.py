@@ -132,11 +132,12 @@ def post_mortem(events: Told, job: str, timing: Timing) -> str:
     waits = [
         timing.of(priority_of(line.subject) if attempt.start >= moved else "high").patience(attempt.number)
         for attempt in attempts
-        if attempt.how != "naked"
+        if attempt.how not in ("naked", "terminated")
     ]
-    adds_up = f"{' + '.join(f'{wait:g}' for wait in waits) or '0'} = {sum(waits):g} s"
     tries = f"{len(attempts)} deliver{'y' if len(attempts) == 1 else 'ies'}"
-    return f"{job}: {tries}, dead {end - attempts[0].start:.2f} s after the first; the patience adds up to {adds_up}."
+    sums = f"{' + '.join(f'{wait:g}' for wait in waits)} = {sum(waits):g} s"
+    adds_up = f"the patience adds up to {sums}" if waits else "none of them left anything to wait for (nak, term)"
+    return f"{job}: {tries}, dead {end - attempts[0].start:.2f} s after the first; {adds_up}."
 
 
 def describe_leases(events: Told, *, now: float | None = None) -> str:

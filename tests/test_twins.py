@@ -17,8 +17,10 @@ from test_figures import (
     zombies,
 )
 
+from meetupq.history import Event
 from meetupq.timeline import Timeline
-from meetupq.twins import describe_deliveries, describe_leases
+from meetupq.timing import Timing
+from meetupq.twins import describe_deliveries, describe_leases, post_mortem
 
 
 def test_an_early_moment_of_a_recording_hides_what_came_later() -> None:
@@ -187,3 +189,20 @@ def test_the_twin_names_those_who_go_on_in_vain() -> None:
         describe_deliveries(zombies(), now=7.0)
     )
     assert describe_deliveries(zombies(), now=8.0).endswith("cy is still at it, not knowing.")
+
+
+def test_a_post_mortem_adds_up_only_what_was_waited_for() -> None:
+    timing = Timing(ack_wait=3, backoff=(3, 4), max_deliver=2, heartbeat=1)
+
+    def died(*ends: str) -> str:
+        events = [Event(0, "published", "p", detail="jobs.high.poison")]
+        for attempt, how in enumerate(ends, start=1):
+            events.append(Event(attempt, "delivered", "p", "ada", attempt, until=attempt + 3.0))
+            events.append(Event(attempt + 0.5, how, "p", "ada", attempt))
+        return post_mortem([*events, Event(9, "dead_lettered", "p", attempt=2)], "p", timing)
+
+    assert died("failed", "failed").endswith("dead 8.00 s after the first; the patience adds up to 3 + 4 = 7 s.")
+    assert died("naked", "failed").endswith("the patience adds up to 4 = 4 s.")
+    assert died("naked", "naked").endswith("none of them left anything to wait for (nak, term).")
+    assert died("terminated").startswith("p: 1 delivery, ")
+    assert post_mortem([], "p", timing) == "p was not delivered to anybody so far."
