@@ -88,7 +88,8 @@ class DeadLetters:
             tried again by a consumer with more patience: {"high": "low"}.
 
     Attributes:
-        one_round: held while the keeper is at work by itself; who changes its mind holds it, and so is heard at once.
+        one_round: held while the keeper sweeps by itself; who changes its mind holds this and the next, and so can be
+            sure that nothing goes on which began under the old rule.
         one_at_a_time: held while a job is moved, so that whoever holds it sees each job in one place only.
         escalated, withdrawn: how many copies were put into the queue for another priority; how many letters were taken
             back since their job was done after all.
@@ -165,17 +166,15 @@ class DeadLetters:
             )
             self._heard[sequence] = deliveries
             try:
-                async with self.one_round:
-                    if buries():
-                        await self._bury_all(self._heard)
+                await self._bury_all(self._heard, buries)
             except (BrokerUnreachable, QueueError):
                 continue  # it is tried again before the next sweep
 
-    async def _bury_all(self, found: Mapping[int, int]) -> int:
+    async def _bury_all(self, found: Mapping[int, int], may: Callable[[], bool] = lambda: True) -> int:
         kept, refusal = 0, None
         for sequence, deliveries in list(found.items()):
             try:
-                kept += await self.bury(sequence, deliveries)
+                kept += await self.bury(sequence, deliveries, may)
             except QueueError as error:
                 refusal = error  # told when all the others are kept: one that can't be must not stand in their way
         if refusal:
@@ -233,7 +232,7 @@ class DeadLetters:
                 if sequence <= floor:
                     yield sequence
 
-    async def bury(self, sequence: int, deliveries: int = 0) -> bool:
+    async def bury(self, sequence: int, deliveries: int = 0, may: Callable[[], bool] = lambda: True) -> bool:
         """Copy a dead job, whole, into the dead letters, then remove the original. Safe to repeat, and to interrupt.
 
         Where the queue escalates, the copy goes to the next priority instead.
@@ -241,6 +240,7 @@ class DeadLetters:
         Args:
             sequence: of the job in its stream.
             deliveries: how many times it was delivered; 0: as often as its priority allows.
+            may: asked at the last moment whether this is still wanted.
 
         Returns:
             Whether this call brought it there; False if it was there already, or if it was acked after all.
@@ -248,6 +248,8 @@ class DeadLetters:
         async with self.one_at_a_time:
             if sequence in self._buried:
                 self._heard.pop(sequence, None)
+                return False
+            if not may():
                 return False
             with asking(f"keep the dead job {sequence}", QueueError):
                 message = await self._read(subjects.JOBS, seq=sequence)

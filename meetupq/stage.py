@@ -270,7 +270,7 @@ class Stage:
 
         When this returns, nothing is under way that began under the old rule.
         """
-        async with self.dead_letters.one_round:
+        async with self.dead_letters.one_round, self.dead_letters.one_at_a_time:
             self.sweeping = self.sweeping if sweeping is None else bool(sweeping)
             self.burying = self.burying if burying is None else bool(burying)
 

@@ -276,6 +276,20 @@ async def test_a_dead_job_behind_one_in_flight_is_found_when_that_one_has_ended(
     assert [letter.job for letter in await dead_letters.letters()] == ["dead"]
 
 
+async def test_who_stops_the_keeper_is_heard_at_once() -> None:
+    """When the call returns, nothing is under way any more that began before it."""
+    async with Stage("ci") as stage:
+        await stage.set_keeper(burying=False)
+        await exhaust(stage.queue, *(f"job-{number}" for number in range(12)))
+        await stage.set_keeper(burying=True)
+        await stage.history.until("dead_lettered")
+        await stage.set_keeper(burying=False)
+        kept = len(await stage.letters())
+        await exhaust(stage.queue, "late-1")
+        await asyncio.sleep(2 * stage.timing.sweep)  # that nothing happens is the subject
+        assert len(await stage.letters()) == kept
+
+
 async def test_with_the_advisory_a_dead_job_behind_one_in_flight_is_found_at_once(
     queue: WorkQueue, dead_letters: DeadLetters, history: History, run: Run
 ) -> None:
