@@ -510,6 +510,8 @@ def asking(what: str, refused: type[MeetupqError] = BrokerError) -> Iterator[Non
         raise refused(f"can't {what}: {error.description or error} (code {error.err_code})") from error
     except (nats.errors.MaxPayloadError, nats.errors.BadHeaderError) as error:
         raise refused(f"can't {what}: {str(error).removeprefix('nats: ')}") from error
+    except nats.errors.MsgAlreadyAckdError as error:
+        raise refused(f"can't {what}: this delivery was answered already") from error
     except (nats.errors.Error, TimeoutError, OSError) as error:
         raise BrokerUnreachable(f"can't {what}: the broker doesn't answer ({type(error).__name__})") from error
 

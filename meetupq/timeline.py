@@ -74,6 +74,7 @@ class JobLine:
     Attributes:
         published, done: when; seconds.
         subject: where in the queue it is; "" if unknown.
+        sequence: of its message in the stream, the newest one if it was put back; 0 if unknown.
         attempts: all its deliveries, those after a redrive included.
         exhausted: since when it has no attempt left, and `exhausted_source` who says so.
         dead: since when it is a dead letter, with `reason` and `deliveries`; None again after a redrive.
@@ -87,6 +88,7 @@ class JobLine:
     name: str
     published: float
     subject: str = ""
+    sequence: int = 0
     attempts: list[Attempt] = field(default_factory=list)
     exhausted: float | None = None
     exhausted_source: str = ""
@@ -312,6 +314,7 @@ class Timeline:
         job = self._job(event)
         job.published = min(job.published, event.at)
         job.subject = event.detail
+        job.sequence = max(job.sequence, event.revision)
 
     def _on_delivered(self, event: Event) -> None:
         job = self._job(event)
@@ -321,6 +324,7 @@ class Timeline:
         attempt = Attempt(event.attempt, event.worker, event.at, event.until)
         attempt.in_hand = self._is_busy(event.worker)
         job.attempts.append(attempt)
+        job.sequence = max(job.sequence, event.revision)
         self._active[job.name] = None
         self._hold(event)
 
@@ -337,6 +341,8 @@ class Timeline:
     def _on_acked(self, event: Event) -> None:
         job = self._job(event)
         self._end(job, event, "acked")
+        if self._is_past(job, event):
+            return
         late = job.exhausted is not None or job.dead is not None or bool(job.attempts and job.attempts[-1].open)
         job.late = job.late or late
         if job.dead is None:
@@ -352,8 +358,8 @@ class Timeline:
         if attempt and attempt.closed == job.dead:
             attempt.closed = None  # its worker wrote the dead letter itself: the broker waited until this moment
         self._end(job, event, "terminated", closes=True)
-        if attempt and attempt.start < max(job.put_back, default=-inf):
-            return  # what it terminated was the message before it was put back
+        if self._is_past(job, event) or (attempt and attempt.start < max(job.put_back, default=-inf)):
+            return
         if job.dead is None and job.done is None:
             job.terminated = event.at
         self._active.pop(job.name, None)
@@ -369,7 +375,7 @@ class Timeline:
 
     def _on_exhausted(self, event: Event) -> None:
         job = self._job(event)
-        if job.done is None and job.dead is None:
+        if job.done is None and job.dead is None and not self._is_past(job, event):
             job.exhausted = job.exhausted if job.exhausted is not None else event.at
             # What the broker says counts more than what was inferred.
             job.exhausted_source = "broker" if "broker" in (event.source, job.exhausted_source) else event.source
@@ -399,6 +405,7 @@ class Timeline:
         job = self._job(event)
         job.escalated.append(event.at)
         job.subject = event.detail
+        job.sequence = max(job.sequence, event.revision)
         for attempt in job.attempts:
             if attempt.open and attempt.start < event.at:
                 self._close(attempt, event.at)
@@ -413,9 +420,16 @@ class Timeline:
 
     def _on_late_success(self, event: Event) -> None:
         job = self._job(event)
+        if self._is_past(job, event):
+            return
         job.late, job.dead = True, None
         job.done = job.done if job.done is not None else event.at
         self._active.pop(job.name, None)
+
+    @staticmethod
+    def _is_past(job: JobLine, event: Event) -> bool:
+        """Whether the event is about the message that the job was before it was put back."""
+        return 0 < event.revision < job.sequence
 
     def _end(self, job: JobLine, event: Event, how: str, closes: bool = True) -> None:
         attempt = job.attempt(event.attempt, event.worker)

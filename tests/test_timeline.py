@@ -505,3 +505,23 @@ def test_the_counts_add_up_to_the_jobs_published(events: list[Event], published:
     story = [Event(0.0, "published", job) for job in sorted(published)]
     story += [event for event in events if event.job in published]
     assert sum(Timeline(story).counts.values()) == len(published)
+
+
+@pytest.mark.parametrize("kind", ["acked", "terminated", "exhausted", "late_success"])
+def test_what_is_said_of_an_earlier_life_does_not_end_the_new_one(kind: str) -> None:
+    """A zombie of the time before the redrive speaks up: its message is not the one that is at work now."""
+    timeline = Timeline(
+        [
+            Event(0, "published", "p", revision=1, detail="jobs.high.p"),
+            Event(1, "delivered", "p", "ada", 1, revision=1, until=4),
+            Event(4, "dead_lettered", "p", "ada", 1, revision=1),
+            Event(5, "published", "p", revision=2, detail="jobs.high.p"),
+            Event(5, "redriven", "p", revision=1),
+            Event(6, "delivered", "p", "bo", 1, revision=2, until=9),
+            Event(7, kind, "p", "ada", 1, revision=1, source="broker"),
+        ]
+    )
+    assert timeline.jobs["p"].state == "in flight"
+    timeline.feed([Event(8, "acked", "p", "bo", 1, revision=2)])
+    assert timeline.jobs["p"].state == "done"
+    assert timeline.counts["done"] == 1

@@ -301,6 +301,16 @@ async def test_progress_starts_the_patience_anew(queue: WorkQueue, timing: Timin
     assert delivery.until - TICK <= history.where("delivered")[-1].at < delivery.until + 1
 
 
+async def test_a_delivery_is_answered_once(queue: WorkQueue) -> None:
+    await queue.publish("resize-1")
+    delivery = await queue.pull(worker="ada")
+    assert delivery
+    await delivery.ack()
+    for answer in (delivery.ack, delivery.nak):
+        with pytest.raises(QueueError, match="resize-1: this delivery was answered already"):
+            await answer()
+
+
 async def test_giving_up_sends_nothing(queue: WorkQueue, history: History) -> None:
     await queue.publish("resize-1")
     (await pulled(queue)).give_up("the disk is full")
