@@ -136,6 +136,11 @@ class Timing:
         return sum(self.patience(attempt) for attempt in range(1, self.max_deliver + 1))
 
     @property
+    def deliveries(self) -> tuple[int, int]:
+        """How often a job is delivered at most, as high and as low."""
+        return self.max_deliver, self.of("low").max_deliver
+
+    @property
     def patience_in_words(self) -> str:
         """The broker's patience as a person reads it; where backoff replaces a differing ack_wait it says so."""
         if not self.backoff:

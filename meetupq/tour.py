@@ -185,10 +185,16 @@ class Tour(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
     """
 
     def __init__(
-        self, history: History | Iterable[Event], *, width: int = 860, height: int = 320, pixel_ratio: float = 1.0
+        self,
+        history: History | Iterable[Event],
+        *,
+        steps: int | None = None,
+        width: int = 860,
+        height: int = 320,
+        pixel_ratio: float = 1.0,
     ) -> None:
         self._events = events_of(history)
-        self.steps = find_steps(self._events)
+        self.steps = find_steps(self._events)[:steps]
         self.number = min(1, len(self.steps))
         # Which thread a click arrives on depends on the version of ipykernel.
         self._one_at_a_time = threading.RLock()
@@ -214,13 +220,13 @@ class Tour(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
         self.add_class("meetupq-tour")
 
     @classmethod
-    def shipped(cls, **size: Any) -> Self:
+    def shipped(cls, **how: Any) -> Self:
         """The tour of the recording that comes with the package: a real run, see `tests/notebooks/record_tour.py`.
 
         Args:
-            size: `width`, `height`, `pixel_ratio` as for `Tour`.
+            how: `steps`, `width`, `height`, `pixel_ratio` as for `Tour`.
         """
-        return cls(History.load(SHIPPED), **size)
+        return cls(History.load(SHIPPED), **how)
 
     def __repr__(self) -> str:
         # Stable, so that a cell which ends in a tour prints the same in every run.
