@@ -6,6 +6,7 @@ the thing was not observed the verdict is NOT YET. Sentences hold no measured ti
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any, Final, Literal
 from meetupq.dead_letters import DeadLetter
 from meetupq.history import Event, History, events_of
 from meetupq.summary import QueueSummary
-from meetupq.timeline import JOB_STATES, JobLine, Ownership, Timeline
+from meetupq.timeline import JOB_STATES, Attempt, JobLine, Ownership, Timeline
 from meetupq.timing import Timing
 
 Events = History | Iterable[Event]
@@ -75,6 +76,9 @@ def delivered_once(events: Events, *jobs: str) -> Verdict:
     again = [line.name for line in wanted if line and len(line.attempts) > 1]
     if again:
         return broken(f"{', '.join(again)} went out more than once")
+    missed = [line.name for line in wanted if line and line.attempts[0].number != 1]
+    if missed:
+        return broken(f"{', '.join(missed)} went out before the delivery that is known")
     if not all(line and line.done is not None for line in wanted):
         return not_yet("some of these jobs are still at work")
     count = len(jobs)
@@ -84,28 +88,39 @@ def delivered_once(events: Events, *jobs: str) -> Verdict:
 def retried_elsewhere(events: Events, job: str) -> Verdict:
     """The job's worker was killed, and after the broker's patience, not before, the job went to another one."""
     line = Timeline(events).jobs.get(job)
-    killed = [n for n, attempt in enumerate(line.attempts) if attempt.how == "killed"] if line else []
-    if line is None or not killed:
+    attempts = line.attempts if line else []
+    # One that only waited in its worker's hands was not worked on.
+    killed = [n for n, a in enumerate(attempts) if a.how == "killed" and not (a.in_hand and a.begun is None)]
+    if not killed:
         return not_yet(f"nobody was killed while working on {job}: publish it again, and kill its worker in time")
-    if len(line.attempts) == killed[-1] + 1:
+    pairs = [(attempts[n], attempts[n + 1]) for n in killed if n + 1 < len(attempts)]
+    pairs = [(first, second) for first, second in pairs if second.number == first.number + 1]
+    if not pairs or killed[-1] == len(attempts) - 1:
         return not_yet(f"{job} was not delivered again so far: the broker still waits for an ack")
-    first, second = line.attempts[killed[0]], line.attempts[killed[0] + 1]
-    if second.start < first.until - CLOCK_SLACK:
-        return broken(f"{job} was delivered again before the broker's patience with attempt {first.number} was over")
-    if second.worker == first.worker:
-        return not_yet(f"{job} went to {first.worker} again, who was started again: kill, and leave it dead")
+    for first, second in pairs:
+        if second.start < first.until - CLOCK_SLACK:
+            return broken(
+                f"{job} was delivered again before the broker's patience with attempt {first.number} was over"
+            )
+    elsewhere = [(first, second) for first, second in pairs if second.worker != first.worker]
+    if not elsewhere:
+        return not_yet(f"{job} went to {pairs[0][0].worker} again, who was started again: kill, and leave it dead")
+    first, second = elsewhere[0]
     return held(
-        f"{job} took {_n(len(line.attempts), 'attempt')}: attempt {second.number} began only after the patience with "
+        f"{job} took {_n(len(attempts), 'attempt')}: attempt {second.number} began only after the patience with "
         f"attempt {first.number}, with another worker"
     )
 
 
 def untouched(events: Events, job: str) -> Verdict:
     """While `job` was being retried, every other job that is done was delivered once."""
-    others = [line for line in Timeline(events).jobs.values() if line.name != job and line.done is not None]
+    lines = Timeline(events).jobs
+    if job not in lines or len(lines[job].attempts) < 2:
+        return not_yet(f"{job} was not tried twice so far")
+    others = [line for line in lines.values() if line.name != job and line.done is not None and line.attempts]
     if not others:
         return not_yet("no other job is done so far")
-    again = [line.name for line in others if len(line.attempts) > 1]
+    again = [line.name for line in others if len(line.attempts) > 1 or line.attempts[0].number != 1]
     return (
         broken(f"{', '.join(again)} went out more than once too")
         if again
@@ -130,19 +145,26 @@ def gaps_follow(events: Events, job: str, timing: Timing) -> Verdict:
     attempts = line.attempts if line else []
     if len(attempts) < 2:
         return not_yet(f"{job} was not tried twice so far")
-    for earlier, later in pairwise(attempts):
-        if later.number == earlier.number + 1:
-            # A heartbeat starts the same patience anew.
-            since = max([earlier.start, *earlier.beats])
-            if later.start - since < timing.patience(earlier.number) - CLOCK_SLACK:
-                return broken(f"attempt {later.number} of {job} came earlier than the timing's patience")
+    pairs = [(earlier, later) for earlier, later in pairwise(attempts) if later.number == earlier.number + 1]
+    if not pairs:
+        return not_yet(f"no attempt of {job} is known together with the one after it")
+    for earlier, later in pairs:
+        # A heartbeat starts the same patience anew.
+        since = max([earlier.start, *earlier.beats])
+        if later.start - since < timing.patience(earlier.number) - CLOCK_SLACK:
+            return broken(f"attempt {later.number} of {job} came earlier than the timing's patience")
     return held(f"{job} was tried {len(attempts)} times, and no wait was shorter than the patience with that attempt")
 
 
 def silent_while_dead(events: Events, *jobs: str) -> Verdict:
-    """The jobs have used up their attempts, no worker lives, and the broker has not said a word about it."""
-    timeline = Timeline(events)
-    lines = [timeline.jobs.get(job) for job in jobs]
+    """The jobs used up their attempts, and until a worker was started again the broker did not say a word about it."""
+    timeline = Timeline()
+    lines: list[JobLine | None] = []
+    for event in events_of(events):
+        if event.kind == "started" and lines and all(line and line.exhausted is not None for line in lines):
+            break
+        timeline.feed([event])
+        lines = [timeline.jobs.get(job) for job in jobs]
     if not jobs or not all(line and line.exhausted is not None for line in lines):
         return not_yet("some of these jobs still have an attempt left")
     told = [line.name for line in lines if line and (line.exhausted_source == "broker" or line.dead is not None)]
@@ -153,15 +175,17 @@ def silent_while_dead(events: Events, *jobs: str) -> Verdict:
 
 def buried_once(events: Events, *jobs: str) -> Verdict:
     """Each of the jobs was brought to the dead letters, once."""
-    times = Counter(event.job for event in events_of(events) if event.kind == "dead_lettered")
-    if not jobs or not all(times[job] for job in jobs):
+    lines = Timeline(events).jobs
+    deaths = [event for event in events_of(events) if event.kind == "dead_lettered" and event.job in jobs]
+    if not jobs or not {event.job for event in deaths} >= set(jobs):
         return not_yet("some of these jobs are not among the dead letters so far")
-    twice = [job for job in jobs if times[job] > 1]
-    return (
-        broken(f"{', '.join(twice)} was buried twice")
-        if twice
-        else held(f"{_n(len(jobs), 'dead job')}, {_n(len(jobs), 'dead letter')}")
-    )
+    # A redrive begins a new life, which may end among the dead letters too.
+    times = Counter((event.job, bisect(lines[event.job].redriven, event.at)) for event in deaths)
+    twice = list(dict.fromkeys(job for (job, _), count in times.items() if count > 1))
+    if twice:
+        return broken(f"{', '.join(twice)} was buried twice")
+    lives = ", one for each life" if len(deaths) > len(set(jobs)) else ""
+    return held(f"{_n(len(set(jobs)), 'dead job')}, {_n(len(deaths), 'dead letter')}{lives}")
 
 
 def second_chance(events: Events, job: str, fast: int, slow: int) -> Verdict:
@@ -200,10 +224,8 @@ def only_a_pointer(advisory: dict[str, Any], payload: bytes) -> Verdict:
 def dropped_as_duplicate(events: Events, job: str) -> Verdict:
     """The job was published twice with the same Msg-Id; the broker took the second message and threw it away."""
     seen = [event.kind for event in events_of(events) if event.job == job and event.kind in ("published", "duplicate")]
-    if len(seen) < 2:
-        return not_yet(f"{job} was not published twice so far")
-    if seen[-1] != "duplicate":
-        return broken(f"{job} was stored again")
+    if "duplicate" not in seen:
+        return broken(f"{job} was stored again") if len(seen) > 1 else not_yet(f"{job} was not published twice so far")
     return held(f"the broker says of the second {job}: duplicate, nothing was stored")
 
 
@@ -238,6 +260,8 @@ def redriven_only(events: Events, *jobs: str) -> Verdict:
 def nothing_lost(events: Events, in_stream: int | None = None, letters: int | None = None) -> Verdict:
     """No job is both done and dead, none is unknown, and (given the broker's own counts) none is missing.
 
+    An ack that came after the job was kept as a dead letter settles nothing: it is counted as too late.
+
     Args:
         in_stream: how many messages the broker has in the stream of jobs now.
         letters: how many messages it has among the dead letters.
@@ -250,7 +274,7 @@ def nothing_lost(events: Events, in_stream: int | None = None, letters: int | No
     strangers = sorted(set(timeline.jobs) - published)
     if strangers:
         return broken(f"{', '.join(strangers)} turned up without being published")
-    both = sorted(line.name for line in timeline.jobs.values() if line.dead is not None and _acked(seen, line))
+    both, late = _settled_twice(seen, timeline.jobs)
     if both:
         return broken(f"{', '.join(both)} is done and dead at once")
     counts = timeline.counts
@@ -261,35 +285,83 @@ def nothing_lost(events: Events, in_stream: int | None = None, letters: int | No
         return broken(f"{counts['dead']} jobs should be dead letters, but the broker has {letters}")
     terminated = f" + {counts['terminated']} terminated" if counts["terminated"] else ""
     told = f"{counts['done']} acked + {counts['dead']} dead{terminated} + {unsettled} in flight"
-    return held(f"{len(published)} published = {told}")
+    return held(f"{len(published)} published = {told}{f' ({len(late)} acked too late)' if late else ''}")
 
 
 def adds_up(events: Events) -> Verdict:
-    """Published = acked + dead + in flight, counted over the events one by one, not over the states."""
+    """Published = acked + dead + terminated + in flight, counted over the events one by one, not over the states."""
     seen = events_of(events)
     published = {event.job for event in seen if event.kind == "published"}
     if not published:
         return not_yet("no job was published so far")
-    settled: dict[str, str] = {}
-    for event in seen:
-        if event.kind in ("acked", "late_success"):
-            settled[event.job] = "acked"
-        elif event.kind == "dead_lettered":
-            settled[event.job] = "dead"
-        elif event.kind == "redriven":
-            settled.pop(event.job, None)
-    ends = Counter(settled.values())
+    ends = Counter(_ends(seen).values())
     counts = Timeline(seen).counts
-    if (ends["acked"], ends["dead"]) != (counts["done"], counts["dead"]) or not set(settled) <= published:
-        return broken(f"the events say {ends['acked']} acked and {ends['dead']} dead, the states {counts}")
-    flying = len(published) - ends["acked"] - ends["dead"]
-    return held(f"{len(published)} published = {ends['acked']} acked + {ends['dead']} dead + {flying} in flight")
+    told = f"{ends['acked']} acked + {ends['dead']} dead"
+    told += f" + {ends['terminated']} terminated" if ends["terminated"] else ""
+    ours = ends["acked"], ends["dead"], ends["terminated"]
+    if ours != (counts["done"], counts["dead"], counts["terminated"]) or not set(_ends(seen)) <= published:
+        return broken(f"the events say {told}, the states {counts}")
+    return held(f"{len(published)} published = {told} + {len(published) - ends.total()} in flight")
 
 
-def _acked(events: Sequence[Event], line: JobLine) -> bool:
-    """Whether the job was acked after it was last put into the queue."""
-    since = line.redriven[-1] if line.redriven else 0.0
-    return any(event.kind == "acked" and event.job == line.name and event.at >= since for event in events)
+def _ends(events: Iterable[Event]) -> dict[str, str]:
+    """How each job that is settled was settled: "acked", "dead" or "terminated"."""
+    ends: dict[str, tuple[str, float]] = {}
+    newest: dict[str, int] = {}
+    put_back: set[str] = set()
+    for event in events:
+        job, end = event.job, ends.get(event.job, ("", 0.0))
+        if event.kind in ("published", "delivered", "escalated"):
+            newest[job] = max(newest.get(job, 0), event.revision)
+        past = 0 < event.revision < newest.get(job, 0)  # about the message that it was before it was put back
+        if event.kind == "delivered":
+            put_back.discard(job)
+        elif event.kind == "dead_lettered":
+            ends[job] = "dead", event.at
+        elif event.kind == "late_success" or (event.kind == "acked" and end[0] != "dead"):
+            ends |= {} if past else {job: ("acked", event.at)}
+        elif event.kind == "terminated" and not end[0] and job not in put_back:
+            ends |= {} if past else {job: ("terminated", event.at)}
+        elif event.kind in ("redriven", "escalated"):
+            put_back.add(job)
+            # A fast worker can be done before it is written down that the job was put back.
+            if end[0] != "acked" or end[1] < event.at:
+                ends.pop(job, None)
+    return {job: how for job, (how, _) in ends.items()}
+
+
+def _settled_twice(events: Iterable[Event], lines: Mapping[str, JobLine]) -> tuple[list[str], list[str]]:
+    """The jobs that were done and dead in one life, and those that were acked when they were dead letters already."""
+    kinds = ("acked", "late_success", "dead_lettered")
+    ends: dict[str, list[Event]] = {}
+    for event in events:
+        if event.kind in kinds:
+            ends.setdefault(event.job, []).append(event)
+    both: set[str] = set()
+    late: set[str] = set()
+    for job, told in ends.items():
+        for letter in told:
+            if letter.kind != "dead_lettered":
+                continue
+            for event in told:
+                if event.kind == "dead_lettered" or not _of_one_life(event, letter, lines[job]):
+                    continue
+                too_late = event.kind == "acked" and event.at >= letter.at - CLOCK_SLACK
+                (late if too_late else both).add(job)
+    return sorted(both), sorted(late)
+
+
+def _of_one_life(one: Event, other: Event, line: JobLine) -> bool:
+    """Whether two events of a job are about one message, and not about what it was before it was put back."""
+    if one.revision and other.revision:
+        return one.revision == other.revision
+    return bisect(line.put_back, one.at) == bisect(line.put_back, other.at)
+
+
+def _last_life(line: JobLine | None) -> list[Attempt]:
+    """The job's attempts since it was last put into the queue."""
+    since = max(line.put_back, default=-inf) if line else -inf
+    return [attempt for attempt in line.attempts if attempt.start >= since] if line else []
 
 
 def _n(count: int, noun: str) -> str:
@@ -327,23 +399,29 @@ def counted(summary: QueueSummary, **expected: int) -> Verdict:
 
 
 def burnt_at_once(events: Events, job: str, timing: Timing) -> Verdict:
-    """The job used up all its deliveries before even the first patience was over, so no backoff was waited for."""
-    line = Timeline(events).jobs.get(job)
-    attempts = line.attempts if line else []
-    if line is None or len(attempts) < timing.max_deliver:
+    """Each delivery of the job was handed back, and all were used up before even the first patience was over."""
+    attempts = _last_life(Timeline(events).jobs.get(job))
+    if len(attempts) < timing.max_deliver or not attempts[-1].how:
         return not_yet(f"{job} still has deliveries left")
+    if [attempt.number for attempt in attempts] != [*range(1, timing.max_deliver + 1)]:
+        return broken(f"the deliveries of {job} are not numbered from 1 to {timing.max_deliver}")
     if attempts[-1].start - attempts[0].start >= timing.patience(1):
         return broken(f"{job} took longer than the first patience to use up its deliveries")
+    if any(attempt.how != "naked" for attempt in attempts):
+        return broken(f"not every delivery of {job} was handed back")
     return held(f"{job} used up all its {_n(len(attempts), 'delivery')} before the first patience was over")
 
 
 def waited_between(events: Events, job: str, seconds: float) -> Verdict:
-    """Between a failed attempt and the next one there were at least so many seconds."""
+    """Between an attempt that was handed back and the next one there were at least so many seconds."""
     line = Timeline(events).jobs.get(job)
     attempts = line.attempts if line else []
     if len(attempts) < 2:
         return not_yet(f"{job} was not tried twice so far")
-    waits = [later.start - (earlier.end or earlier.start) for earlier, later in pairwise(attempts)]
+    pairs = [(earlier, later) for earlier, later in pairwise(attempts) if later.number == earlier.number + 1]
+    if not pairs or any(earlier.how != "naked" for earlier, _ in pairs):
+        return not_yet(f"not every earlier attempt of {job} was handed back")
+    waits = [later.start - (earlier.end or earlier.start) for earlier, later in pairs]
     if min(waits) < seconds - CLOCK_SLACK:
         return broken(f"an attempt of {job} came too early")
     return held(f"{job} was tried {len(attempts)} times, and each time the delay was waited for")
@@ -352,10 +430,16 @@ def waited_between(events: Events, job: str, seconds: float) -> Verdict:
 def late_ack_won(events: Events, job: str) -> Verdict:
     """The broker had given the job up for dead; then an ack came, and the job is done and no dead letter."""
     seen = [event for event in events_of(events) if event.job == job]
-    exhausted = [event.at for event in seen if event.kind == "exhausted" and event.source == "broker"]
+    exhausted = [event for event in seen if event.kind == "exhausted" and event.source == "broker"]
     if not exhausted:
         return not_yet(f"the broker has not given {job} up so far")
-    acked = [event.at for event in seen if event.kind == "acked" and event.at > exhausted[0]]
+    acks = [event for event in seen if event.kind == "acked"]
+    # An ack of another message, such as a copy that was moved on, is not late.
+    acked = any(
+        ack.at > end.at and (ack.revision == end.revision or not ack.revision or not end.revision)
+        for ack in acks
+        for end in exhausted
+    )
     if any(event.kind == "dead_lettered" for event in seen):
         return broken(f"{job} became a dead letter")
     if not acked:
@@ -382,6 +466,10 @@ def grew_old(events: Events, job: str) -> Verdict:
     first, second = line.attempts[:2]
     if first.how == "killed" or (first.begun is not None and first.begun < second.start):
         return broken(f"{first.worker} had died or had begun with {job} before the second delivery")
+    if first.how == "naked" and first.end is not None and first.end < second.start:
+        return not_yet(f"{first.worker} handed {job} back: leave it alone, and let the broker's patience run out")
+    if not first.in_hand and first.begun is None:
+        return broken(f"{job} never waited in {first.worker}'s hands: it was begun as soon as it was delivered")
     return held(f"{job} was given away while it waited in {first.worker}'s hands, although nobody had died")
 
 
@@ -391,7 +479,11 @@ def kept_by_heartbeats(events: Events, job: str) -> Verdict:
     line = Timeline(seen).jobs.get(job)
     if line is None or line.done is None:
         return not_yet(f"{job} is not done so far")
-    first = next(event for event in seen if event.kind == "delivered")
+    first = next((event for event in seen if event.kind == "delivered"), None)
+    if first is None:
+        return not_yet(f"no delivery of {job} is known")
+    if first.attempt != 1:
+        return broken(f"{job} went out before the delivery that is known")
     if len(line.attempts) > 1 or not line.attempts[0].beats:
         return broken(f"{job} had {_n(len(line.attempts), 'attempt')}, or no heartbeat was sent")
     if line.done <= first.until:

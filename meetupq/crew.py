@@ -213,7 +213,7 @@ class Crew:
             UnknownWorker: no such name.
             MeetupqError: it did not finish in time; it is still at work.
         """
-        member = self._member(name)
+        member = self._settled(name)
         if not member.at_work:
             return f"{name} is not at work; nothing was changed"
         assert member.worker and member.task and member.client

@@ -29,7 +29,7 @@ from nats.js.api import PubAck, RawStreamMsg, RetentionPolicy, StorageType, Stre
 from meetupq import subjects
 from meetupq.broker import asking
 from meetupq.buckets import delivery_of
-from meetupq.errors import BrokerUnreachable, LetterUnknown, NameInvalid, QueueError
+from meetupq.errors import BrokerUnreachable, JobRefused, LetterUnknown, NameInvalid, QueueError
 from meetupq.tasks import together
 from meetupq.work_queue import Delivery, WorkQueue
 
@@ -158,7 +158,7 @@ class DeadLetters:
             sequence, deliveries = delivery
             self.history.append(
                 "exhausted",
-                self._job_at(sequence),
+                await self._name_of(sequence),
                 attempt=deliveries,
                 revision=sequence,
                 source="broker",
@@ -175,8 +175,13 @@ class DeadLetters:
         for sequence, deliveries in list(found.items()):
             try:
                 kept += await self.bury(sequence, deliveries, may)
-            except QueueError as error:
-                refusal = error  # told when all the others are kept: one that can't be must not stand in their way
+            except BrokerUnreachable:
+                raise
+            except Exception as error:  # noqa: BLE001 - anybody may have published it
+                # Told when all the others are kept: one that can't be must not stand in their way.
+                refusal = (
+                    error if isinstance(error, QueueError) else QueueError(f"can't keep the job {sequence}: {error}")
+                )
         if refusal:
             raise refusal
         return kept
@@ -278,10 +283,10 @@ class DeadLetters:
             "source": "broker",
         }
         if slower:
-            goal = subjects.job_subject(slower, kind)
+            goal = f"{subjects.JOBS}.{slower}.{kind}"  # as it is: it is in a subject already
             headers |= {subjects.JOB: job, subjects.MSG_ID: _identity(message.time, sequence)}
             headers[subjects.ESCALATED] = f"{deliveries} as {priority}"
-            copy = await self._jetstream.publish(goal, payload, headers=headers)
+            copy = await self._publish(goal, payload, headers)
             # At `sent`: a fast worker can have it before this is written down.
             moved |= {"kind": "escalated", "at": sent, "revision": copy.seq, "detail": goal}
             copy = None if copy.duplicate else copy
@@ -304,6 +309,8 @@ class DeadLetters:
         try:
             await self._jetstream.delete_msg(subjects.JOBS, sequence)
         except nats.js.errors.APIError:
+            if await self._read(subjects.JOBS, seq=sequence) is not None:
+                raise  # the broker could not do it now: the next round tries again
             # Gone in this very moment: acked by a worker that came late, so the job is done, not dead.
             if copy and time.monotonic() - started < GRACE / 2:
                 with contextlib.suppress(nats.js.errors.APIError):  # a fast worker has done the copy too
@@ -324,6 +331,8 @@ class DeadLetters:
         sequence = delivery.sequence
         facts = delivery.stored, sequence, delivery.attempt
         with asking(f"keep {delivery.job}", QueueError):
+            if await self._read(subjects.JOBS, seq=sequence) is None:
+                return  # done by somebody else, or put elsewhere, while this worker was at it
             headers = self._letter_headers(delivery.job, _for_a_copy(delivery.headers), *facts, reason)
             headers[subjects.LAST_WORKER] = delivery.worker
             await self._write(subjects.dead_subject(sequence, delivery.subject), delivery.payload, headers)
@@ -357,15 +366,18 @@ class DeadLetters:
 
     async def _write(self, subject: str, payload: bytes, headers: dict[str, str]) -> PubAck | None:
         """Store a letter; None if there is one already."""
-        if len(payload) + sum(len(f"{item}".encode()) for item in headers.items()) > self.queue.client.max_payload:
-            raise nats.errors.MaxPayloadError  # nats-py doesn't count the headers, and the broker would hang up
         try:
-            receipt = await self._jetstream.publish(subject, payload, headers=headers)
+            receipt = await self._publish(subject, payload, headers)
             return None if receipt.duplicate else receipt
         except nats.js.errors.BadRequestError as error:
             if error.err_code not in subjects.WRONG_LAST_SEQUENCE:
                 raise
             return None
+
+    async def _publish(self, subject: str, payload: bytes, headers: dict[str, str]) -> PubAck:
+        if len(payload) + sum(len(f"{item}".encode()) for item in headers.items()) > self.queue.client.max_payload:
+            raise nats.errors.MaxPayloadError  # nats-py doesn't count the headers, and the broker would hang up
+        return await self._jetstream.publish(subject, payload, headers=headers)
 
     def _settled(self, sequence: int, moved: dict[str, Any] | None = None) -> None:
         self._buried.add(sequence)
@@ -407,6 +419,14 @@ class DeadLetters:
         kinds = ("published", "delivered", "escalated")
         event = self.history.last(lambda e: e.revision == sequence and e.kind in kinds)
         return event.job if event else f"job-{sequence}"
+
+    async def _name_of(self, sequence: int) -> str:
+        """The same, and for a job that this history has never heard of as it is written in the stream."""
+        name, message = self._job_at(sequence), None
+        if name == f"job-{sequence}":
+            with contextlib.suppress(nats.errors.Error, TimeoutError):
+                message = await self._read(subjects.JOBS, seq=sequence)
+        return (message and subjects.plain(message.headers).get(subjects.JOB)) or name
 
     def _last_worker(self, job: str) -> str:
         event = self.history.last("delivered", job)
@@ -458,16 +478,14 @@ class DeadLetters:
                 raise LetterUnknown(
                     f"there is no dead letter {number}: it was redriven or removed already; list letters() again"
                 )
-            _, priority, kind = letter.subject.split(".")
             sent = self.history.now()
-            await self.queue.publish(
-                letter.job,
-                letter.payload,
-                kind=kind,
-                priority=priority,
-                headers=letter.headers,
-                message_id=f"{letter.job}.redrive-{number}-{letter.at:%Y%m%dT%H%M%S.%f}",
-            )
+            identity = f"{letter.job}.redrive-{number}-{letter.at:%Y%m%dT%H%M%S.%f}"
+            headers = {**letter.headers, subjects.JOB: letter.job, subjects.MSG_ID: identity}
+            with asking(f"redrive {letter.job}", JobRefused):
+                receipt = await self._publish(letter.subject, letter.payload, headers)
+            if not receipt.duplicate:
+                put = {"at": sent, "revision": receipt.seq, "source": "broker", "detail": letter.subject}
+                self._tell({"kind": "published", "job": letter.job, **put})
             told = {"job": letter.job, "at": sent, "revision": number, "detail": "put back into the queue"}
             self._tell({"kind": "redriven", **told})
             with asking(f"remove the dead letter {number}", QueueError):
@@ -476,10 +494,16 @@ class DeadLetters:
 
     async def redrive_all(self, **which: str) -> list[str]:
         """Put every dead letter back, or those that fit; see `DeadLetter.matches`. Returns the jobs' names."""
-        jobs = []
+        jobs, refusal = [], None
         for letter in await self.letters(**which):
-            with contextlib.suppress(LetterUnknown):  # somebody else was faster
+            try:
                 jobs.append(await self.redrive(letter.number))
+            except LetterUnknown:
+                pass  # somebody else was faster
+            except QueueError as error:
+                refusal = error  # told when all the others are back
+        if refusal:
+            raise refusal
         return jobs
 
 
@@ -491,7 +515,7 @@ def _checked_patterns(**which: str) -> None:
 
 def _for_a_copy(headers: Mapping[str, str] | None) -> dict[str, str]:
     """A job's headers without those for the broker, which were meant for the first time that it was published."""
-    return {name: value for name, value in (headers or {}).items() if not name.startswith("Nats-")}
+    return {name: value for name, value in subjects.plain(headers).items() if not name.startswith("Nats-")}
 
 
 def _identity(stored: datetime | None, sequence: int) -> str:
@@ -504,7 +528,7 @@ def _letter(message: RawStreamMsg) -> DeadLetter | None:
     subject = message.subject.split(".")
     if len(subject) != 5 or subject[2] != subjects.JOBS:
         return None
-    headers = dict(message.headers or {})
+    headers = subjects.plain(message.headers)
     kept = {name: value for name, value in headers.items() if not name.startswith(("Meetupq-", "Nats-"))}
     deliveries = headers.get(subjects.DELIVERIES, "0")
     return DeadLetter(

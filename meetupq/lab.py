@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
@@ -80,6 +81,7 @@ class Lab:
         self._stage.on_news = self._refresh_panels
         self._raised = 0
         self._closed = False
+        self._pid = os.getpid()
         self._over = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"meetupq {name}", daemon=True)
@@ -428,6 +430,8 @@ class Lab:
         if self._closed:
             return
         self._closed = True
+        if os.getpid() != self._pid:
+            return  # a fork of the process that has the lab: its thread isn't here, and it is not ours to end
         if _open_labs.get(self.name) is self:
             del _open_labs[self.name]
         atexit.unregister(self._shut)

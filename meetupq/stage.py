@@ -90,6 +90,7 @@ class Stage:
         self.counted: QueueSummary | None = None
         self.letters_seen: list[DeadLetter] = []
         self._letters_version: tuple[int, ...] = ()
+        self._closing = False
         self._escalate = {"high": "low"} if escalate else {}
         self._timeline = Timeline()
         self._numbers: Counter[str] = Counter()
@@ -113,7 +114,7 @@ class Stage:
         try:
             await self.broker.start()
             self.history.append("broker_started", source="broker", detail=f"nats-server {self.broker.version}")
-            self._client = await self.broker.connect("stage")
+            self._client = await self.broker.connect("stage", closed_cb=self._disconnected)
             self.queue = WorkQueue(self._client, self.timing, self.history)
             self.dead_letters = DeadLetters(self.queue, self._escalate)
             self.leases = Leases(self._client, self.timing, self.history)
@@ -135,6 +136,7 @@ class Stage:
 
     async def close(self) -> None:
         """End everything that was started here. Twice does no harm."""
+        self._closing = True
         if self._tasks and self.broker.running:
             # What the panels show from now on should be how it was at the end.
             with contextlib.suppress(TimeoutError):
@@ -146,14 +148,22 @@ class Stage:
             await sever(self._client)  # a polite close can fail half-way if the broker is gone
         await self.broker.close()
 
+    async def _disconnected(self) -> None:
+        if not self._closing:
+            why = BrokerUnreachable("the broker has closed the lab's own connection: open the lab again")
+            self._fail("the connection", why)
+
     async def _watch_broker(self) -> None:
         """Write down that our server's process has ended, or is back, by whatever hand."""
-        up = True
+        pid = self.broker.pid
         while True:
-            if self.broker.running != up:
-                up = not up
-                kind, detail = ("broker_started", "it is back") if up else ("broker_killed", "its process has ended")
-                self.history.append(kind, source="inferred", detail=detail)
+            now = self.broker.pid if self.broker.running else 0
+            if now != pid:  # it may have ended and be back between two looks
+                if pid:
+                    self.history.append("broker_killed", source="inferred", detail="its process has ended")
+                if now:
+                    self.history.append("broker_started", source="inferred", detail="it is back")
+                pid = now
             await asyncio.sleep(0.1)
 
     def background(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
@@ -371,6 +381,8 @@ class Stage:
 
     async def relaunch(self, name: str) -> str:
         """Start a worker again that was stopped or killed."""
+        if self.crew.is_at_work(name):
+            return f"{name} is at work already; nothing was changed"
         return await self.crew.relaunch(name)
 
     async def hire(self) -> str:
@@ -395,7 +407,7 @@ class Stage:
 
     async def stop(self, name: str) -> str:
         """Ask a worker to finish what it holds and then to end. Returns at once; the event `stopped` says when."""
-        if not self.crew.is_at_work(name):
+        if name not in self.crew.at_work:
             return await self.crew.stop(name)
         self.background(self.crew.stop(name, within=3600), f"stop {name}")
         return f"{name} finishes what it holds, then stops"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from email.header import decode_header
+from typing import Any, Final
 
 from meetupq.errors import NameInvalid
 
@@ -63,6 +65,15 @@ def checked(name: str, what: str) -> str:
     if not is_name(name):
         raise NameInvalid(f"{what} {name!r} may have letters, digits, '-' and '_' only, from 1 to 40 of them")
     return name
+
+
+def plain(headers: Mapping[str, Any] | None) -> dict[str, str]:
+    """Headers as texts: what an outsider has published that isn't ASCII comes from nats-py as something else."""
+    return {name: value if isinstance(value, str) else _decoded(value) for name, value in (headers or {}).items()}
+
+
+def _decoded(value: Any) -> str:
+    return b"".join(part for part, _ in decode_header(value) if isinstance(part, bytes)).decode(errors="replace")
 
 
 def job_subject(priority: str, kind: str) -> str:

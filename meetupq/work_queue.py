@@ -183,7 +183,7 @@ class Delivery:
         self._message = message
         self._queue = queue
         metadata = message.metadata
-        self.headers: dict[str, str] = dict(message.headers or {})
+        self.headers = subjects.plain(message.headers)
         self.job = self.headers.get(subjects.JOB) or f"job-{metadata.sequence.stream}"
         self.attempt: int = metadata.num_delivered
         self.sequence, self.stored = metadata.sequence.stream, metadata.timestamp

@@ -73,6 +73,19 @@ MOVED = [
     *story("10.1 escalated p ada 3 9 - jobs.low.poison", "11 delivered p dan 1 9 15", "15 dead_lettered p dan 1"),
 ]
 BACK = [*DEAD, *story("11 redriven p", "12 delivered p bo 1 9 15", "13 acked p bo 1")]
+LATER = story(
+    "0 published l", "1 delivered l dan 1 7 4", "1 naked l dan 1", "3 delivered l dan 2 7 7", "3 naked l dan 2"
+)  # fmt: skip
+AGAIN = [*BURNT, *story("1.3 dead_lettered n ada 3 7", "2 redriven n")]
+ONLY_SECOND = story("0 published a", "4 delivered a bo 2 7 7", "6 progressed a bo 2 - 9", "8 acked a bo 2")
+REDRIVEN_WHILE_WORKED_ON = [*RETRY[:3], *story("3 redriven a", "5 delivered a bo 1 8 8", "6 acked a bo 1")]
+KILLED_IN_HAND = [
+    *story("0 started - ada - - - queue high, heartbeats on, prefetch 3"),
+    *story("0 published z", "0 published a", "1 delivered z ada 1 6 4", "1 delivered a ada 1 7 4"),
+    *story("2 killed - ada", "4 delivered a bo 2 7 7"),
+]
+WAITED_IN_HAND = [*KILLED_IN_HAND[:5], KILLED_IN_HAND[-1]]
+GIVEN_UP = Event(10.1, "exhausted", "p", attempt=3, revision=7, source="broker")
 TAKEOVER = story(
     "0 added w",
     "1 claimed w ada - 1 5",
@@ -100,25 +113,36 @@ CASES = [
     ("NOT YET", lambda: checks.delivered_once(ONE_JOB, "a", "b")),
     ("NOT YET", lambda: checks.delivered_once(ONE_JOB[:2], "a")),
     ("BROKEN", lambda: checks.delivered_once(RETRY, "a")),
+    ("BROKEN", lambda: checks.delivered_once(ONLY_SECOND, "a")),
     ("HELD", lambda: checks.retried_elsewhere(RETRY, "a")),
+    ("NOT YET", lambda: checks.retried_elsewhere(REDRIVEN_WHILE_WORKED_ON, "a")),
+    ("NOT YET", lambda: checks.retried_elsewhere(KILLED_IN_HAND, "a")),
     ("NOT YET", lambda: checks.retried_elsewhere(ONE_JOB, "a")),
     ("NOT YET", lambda: checks.retried_elsewhere(RETRY[:3], "a")),
     ("NOT YET", lambda: checks.retried_elsewhere([*RETRY[:3], *story("4 delivered a ada 2 7 7")], "a")),
     ("BROKEN", lambda: checks.retried_elsewhere([*RETRY[:3], *story("3 delivered a bo 2 7 7")], "a")),
-    ("HELD", lambda: checks.untouched(ONE_JOB, "other")),
-    ("NOT YET", lambda: checks.untouched(ONE_JOB, "a")),
-    ("BROKEN", lambda: checks.untouched([*RETRY, *story("5 acked a bo 2")], "other")),
+    ("HELD", lambda: checks.untouched([*ONE_JOB, *POISON], "p")),
+    ("NOT YET", lambda: checks.untouched(POISON, "p")),
+    ("NOT YET", lambda: checks.untouched(ONE_JOB, "other")),
+    ("NOT YET", lambda: checks.untouched([*BOTH[:3], *ONE_JOB], "a")),
+    ("BROKEN", lambda: checks.untouched([*RETRIED, *POISON], "p")),
+    ("BROKEN", lambda: checks.untouched([*ONLY_SECOND, *POISON], "p")),
     ("HELD", lambda: checks.died_after(DEAD, "p", 3)),
     ("NOT YET", lambda: checks.died_after(EXHAUSTED, "p", 3)),
     ("BROKEN", lambda: checks.died_after(DEAD, "p", 2)),
     ("HELD", lambda: checks.gaps_follow(POISON, "p", TIMING)),
     ("NOT YET", lambda: checks.gaps_follow(ONE_JOB, "a", TIMING)),
+    ("NOT YET", lambda: checks.gaps_follow(REDRIVEN_WHILE_WORKED_ON, "a", TIMING)),
     ("BROKEN", lambda: checks.gaps_follow(POISON, "p", TIMING.but(ack_wait=3.5))),
     ("BROKEN", lambda: checks.gaps_follow([*RETRY[:2], *story("3 progressed a ada 1 - 6"), RETRY[-1]], "a", TIMING)),
     ("HELD", lambda: checks.silent_while_dead(EXHAUSTED, "p")),
+    ("HELD", lambda: checks.silent_while_dead([*EXHAUSTED, *story("10.05 started - ada"), *DEAD[-2:]], "p")),
+    ("NOT YET", lambda: checks.silent_while_dead([*story("0 started - ada"), *POISON], "p")),
     ("NOT YET", lambda: checks.silent_while_dead(POISON, "p")),
     ("BROKEN", lambda: checks.silent_while_dead(DEAD, "p")),
     ("HELD", lambda: checks.buried_once(DEAD, "p")),
+    ("HELD", lambda: checks.buried_once([*DEAD, *story("11 redriven p", "20 dead_lettered p ada 3")], "p")),
+    ("BROKEN", lambda: checks.buried_once([*BACK, *story("20 dead_lettered p", "21 dead_lettered p")], "p")),
     ("NOT YET", lambda: checks.buried_once(EXHAUSTED, "p")),
     ("BROKEN", lambda: checks.buried_once([*DEAD, DEAD[-1]], "p")),
     ("HELD", lambda: checks.started_again(BACK, "p")),
@@ -133,8 +157,14 @@ CASES = [
     ("BROKEN", lambda: checks.nothing_lost(DEAD, in_stream=1)),
     ("BROKEN", lambda: checks.nothing_lost(DEAD, letters=0)),
     ("BROKEN", lambda: checks.nothing_lost(POISON[1:] + ONE_JOB)),
-    ("BROKEN", lambda: checks.nothing_lost([*DEAD, *story("11 acked p ada 3")])),
+    ("HELD", lambda: checks.nothing_lost([*DEAD, *story("11 acked p ada 3")], in_stream=0, letters=1)),
+    ("HELD", lambda: checks.nothing_lost(BACK, in_stream=0, letters=0)),
+    ("BROKEN", lambda: checks.nothing_lost([*DEAD, *story("11 late_success p")])),
+    ("BROKEN", lambda: checks.nothing_lost([*POISON, *story("9 acked p ada 3"), *DEAD[-2:]])),
     ("HELD", lambda: checks.adds_up(DEAD)),
+    ("HELD", lambda: checks.adds_up([*DEAD, *TERMINATED])),
+    ("HELD", lambda: checks.adds_up([*DEAD, *story("11 acked p ada 3", "11 terminated p ada 3")])),
+    ("HELD", lambda: checks.adds_up([*BACK, *MOVED[:-1]])),
     ("NOT YET", lambda: checks.adds_up([])),
     ("BROKEN", lambda: checks.adds_up(ONE_JOB + POISON[1:4] + story("9 acked p bo 2"))),
     ("HELD", lambda: checks.never_two_owners(TAKEOVER)),
@@ -172,6 +202,7 @@ CASES = [
     ("NOT YET", lambda: checks.only_a_pointer({}, b"payload")),
     ("BROKEN", lambda: checks.only_a_pointer({"stream": "jobs", "stream_seq": 1, "data": "payload"}, b"payload")),
     ("HELD", lambda: checks.dropped_as_duplicate(story("0 published a", "1 duplicate a"), "a")),
+    ("HELD", lambda: checks.dropped_as_duplicate(story("0 published a", "1 duplicate a", "2 published a"), "a")),
     ("NOT YET", lambda: checks.dropped_as_duplicate(ONE_JOB, "a")),
     ("BROKEN", lambda: checks.dropped_as_duplicate(story("0 published a", "1 published a"), "a")),
     ("HELD", lambda: checks.reads(RETRIED, "a", attempts=2, kills=1)),
@@ -183,25 +214,38 @@ CASES = [
     ("BROKEN", lambda: checks.counted(COUNTS, stuck=0)),
     ("HELD", lambda: checks.burnt_at_once(BURNT, "n", TIMING)),
     ("NOT YET", lambda: checks.burnt_at_once(BURNT[:5], "n", TIMING)),
+    ("HELD", lambda: checks.burnt_at_once([*LATER, *BURNT], "n", TIMING)),
+    ("NOT YET", lambda: checks.burnt_at_once([*BURNT[:-1]], "n", TIMING)),
+    ("NOT YET", lambda: checks.burnt_at_once([*AGAIN, *story("2.1 delivered n bo 1 8 5")], "n", TIMING)),
     ("BROKEN", lambda: checks.burnt_at_once(POISON, "p", TIMING)),
-    ("HELD", lambda: checks.waited_between(POISON, "p", 2)),
+    ("BROKEN", lambda: checks.burnt_at_once([*BURNT[:-1], *story("1.3 failed n ada 3")], "n", TIMING)),
+    ("BROKEN", lambda: checks.burnt_at_once([*BURNT[1:3], *BURNT[1:]], "n", TIMING)),
+    ("HELD", lambda: checks.waited_between(LATER, "l", 2)),
+    ("NOT YET", lambda: checks.waited_between(POISON, "p", 2)),
     ("NOT YET", lambda: checks.waited_between(ONE_JOB, "a", 1)),
     ("BROKEN", lambda: checks.waited_between(BURNT, "n", 1)),
     ("HELD", lambda: checks.late_ack_won([*DEAD[:-1], *story("11 acked p ada 3")], "p")),
+    ("HELD", lambda: checks.late_ack_won([*POISON, GIVEN_UP, *story("11 acked p ada 3 7")], "p")),
+    ("NOT YET", lambda: checks.late_ack_won([*POISON, GIVEN_UP, *story("11 acked p dan 1 9")], "p")),
     ("NOT YET", lambda: checks.late_ack_won(DEAD[:-1], "p")),
     ("NOT YET", lambda: checks.late_ack_won([*EXHAUSTED, *story("11 acked p ada 3")], "p")),
     ("BROKEN", lambda: checks.late_ack_won([*DEAD, *story("11 acked p ada 3")], "p")),
     ("HELD", lambda: checks.gone_for_good(TERMINATED, [letter()], "t")),
     ("NOT YET", lambda: checks.gone_for_good(TERMINATED[:2], [], "t")),
     ("BROKEN", lambda: checks.gone_for_good(TERMINATED, [letter(job="t")], "t")),
-    ("HELD", lambda: checks.grew_old([*story("1 delivered a ada 1 7 4"), RETRY[-1]], "a")),
+    ("HELD", lambda: checks.grew_old(WAITED_IN_HAND, "a")),
+    ("HELD", lambda: checks.grew_old([ONE_JOB[1], RETRY[-1], *story("5 begun a ada 1")], "a")),
+    ("BROKEN", lambda: checks.grew_old([ONE_JOB[1], RETRY[-1]], "a")),
     ("NOT YET", lambda: checks.grew_old(ONE_JOB, "a")),
+    ("NOT YET", lambda: checks.grew_old([*WAITED_IN_HAND[:5], *story("2 naked a ada 1", "2.1 delivered a bo 2")], "a")),
     ("BROKEN", lambda: checks.grew_old(RETRY, "a")),
     ("BROKEN", lambda: checks.grew_old([*story("1 delivered a ada 1 7 4", "2 begun a ada 1"), RETRY[-1]], "a")),
     ("HELD", lambda: checks.kept_by_heartbeats(BEATING, "a")),
     ("NOT YET", lambda: checks.kept_by_heartbeats(BEATING[:-1], "a")),
     ("NOT YET", lambda: checks.kept_by_heartbeats([*BEATING[:3], *story("4 acked a ada 1")], "a")),
+    ("NOT YET", lambda: checks.kept_by_heartbeats([BEATING[0], BEATING[-1]], "a")),
     ("BROKEN", lambda: checks.kept_by_heartbeats(ONE_JOB, "a")),
+    ("BROKEN", lambda: checks.kept_by_heartbeats(ONLY_SECOND, "a")),
     ("HELD", lambda: checks.patience_fits(BOTH, "b", "a", within=3)),
     ("NOT YET", lambda: checks.patience_fits(RETRIED, "b", "a", within=3)),
     ("NOT YET", lambda: checks.patience_fits(RETRIED, "a", "b", within=3)),
@@ -256,3 +300,16 @@ def test_a_check_takes_a_history_too() -> None:
     assert checks.adds_up(history).status == "NOT YET"
     history.append("published", "a")
     assert str(checks.adds_up(history)) == "HELD: 1 published = 0 acked + 0 dead + 1 in flight"
+
+
+def test_what_is_terminated_or_too_late_is_counted_by_its_name() -> None:
+    terminated = "HELD: 2 published = 0 acked + 1 dead + 1 terminated + 0 in flight"
+    assert str(checks.adds_up([*DEAD, *TERMINATED])) == terminated
+    assert str(checks.nothing_lost([*DEAD, *TERMINATED])) == terminated
+    late = [*DEAD, *story("11 acked p ada 3")]
+    assert checks.nothing_lost(late).sentence == "1 published = 0 acked + 1 dead + 0 in flight (1 acked too late)"
+
+
+def test_a_letter_for_each_life_is_told_so() -> None:
+    twice = [*DEAD, *story("11 redriven p", "20 dead_lettered p ada 3")]
+    assert checks.buried_once(twice, "p").sentence == "1 dead job, 2 dead letters, one for each life"

@@ -8,13 +8,17 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from conftest import eventually
+from nats.js.errors import ServiceUnavailableError
 
 from meetupq import Lab
 from meetupq.broker import Broker
 from meetupq.canvas import fit
 from meetupq.crew import Job
+from meetupq.dead_letters import DeadLetters
 from meetupq.errors import (
     BrokerUnreachable,
     JobRefused,
@@ -28,6 +32,7 @@ from meetupq.errors import (
 from meetupq.history import Event, History
 from meetupq.panels import QueuePanel
 from meetupq.stage import Stage
+from meetupq.work_queue import WorkQueue
 
 
 async def test_lease_workers_outlive_a_broker_that_is_away_for_longer_than_a_ttl() -> None:
@@ -235,3 +240,109 @@ def test_a_name_of_thousands_of_letters_is_cut_at_once() -> None:
     measured = fit("j" * 100_000, 80)
     assert measured.endswith("…")
     assert len(measured) < 40
+
+
+# --- jobs that only an outsider would publish, and brokers at their worst ---------------------------
+
+
+async def dies(stage: Stage, *, within: float = 10) -> None:
+    """Until the keeper has moved a job that nobody can do, published the ordinary way: so it is alive."""
+    await stage.publish("after-1", ending="nak", seconds=0)
+    await stage.history.until("dead_lettered", job="after-1", within=within)
+
+
+@pytest.mark.parametrize("escalate", [False, True])
+async def test_a_dead_job_with_headers_and_a_kind_of_an_outsider_is_kept_and_put_back(escalate: bool) -> None:
+    async with Stage("ci", escalate=escalate) as stage:
+        client = await stage.broker.connect("outsider")
+        headers = {"Author": "Jürgen", "Meetupq-Job": "my job"}
+        await client.jetstream().publish("jobs.high.re$ize", b'{"ending": "nak", "seconds": 0}', headers=headers)
+        await client.close()
+        await stage.launch("ada")
+        await stage.launch("dan", priority="low")
+        await stage.history.until("dead_lettered", job="my job")
+        await dies(stage)
+        letter = await stage.letter("my job")
+        assert letter.headers == {"Author": "Jürgen"}
+        assert letter.kind == "re$ize"
+        await stage.kill_all()
+        await stage.launch("bo", fixed=True)
+        await stage.launch("eve", fixed=True, priority="low")
+        assert await stage.redrive_all(job="my job") == ["my job"]
+        await stage.history.until("acked", job="my job")
+        assert stage.failures == []
+
+
+async def test_a_dead_job_that_is_too_large_for_a_copy_stays_and_stops_nobody() -> None:
+    """Together with the headers that a copy needs it is larger than the broker takes, which would hang up."""
+    async with Stage("ci", escalate=True) as stage:
+        client = await stage.broker.connect("outsider")
+        payload = b'{"ending": "nak", "seconds": 0}'.ljust(1024 * 1024 - 100)
+        await client.jetstream().publish("jobs.high.resize", payload, headers={})
+        await client.close()
+        await stage.launch("ada")
+        await stage.launch("dan", priority="low")
+        await stage.history.until("exhausted", job="job-1")
+        await dies(stage)
+        assert (await stage.summary()).stuck == 1
+        assert stage.failures == []
+
+
+async def test_a_connection_that_the_broker_closes_is_a_failure() -> None:
+    async with Stage("ci") as stage:
+        assert stage._client is not None
+        await stage._client.close()
+        await eventually(lambda: [str(f) for f in stage.failures if "closed the lab's own connection" in str(f)])
+
+
+async def test_a_removal_that_the_broker_could_not_do_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Stage("ci") as stage:
+        jetstream = stage.dead_letters._jetstream
+        delete, refused = jetstream.delete_msg, []
+
+        async def unavailable(*args: Any) -> bool:
+            if len(refused) < 2:
+                refused.append(args)
+                raise ServiceUnavailableError
+            return await delete(*args)
+
+        monkeypatch.setattr(jetstream, "delete_msg", unavailable)
+        await stage.launch("ada")
+        await stage.publish("nak-1", ending="nak", seconds=0)
+        await stage.history.until("dead_lettered", job="nak-1")
+        assert len(refused) == 2
+        assert not stage.history.where("late_success")
+        counted = await stage.summary()
+        assert (counted.stuck, counted.dead, counted.published) == (0, 1, 1)
+
+
+async def test_a_zombies_reject_writes_no_letter_about_a_job_that_is_done(
+    queue: WorkQueue, dead_letters: DeadLetters
+) -> None:
+    await queue.publish("late-1")
+    zombie = await queue.pull(worker="ada")
+    again = await queue.pull(worker="bo", timeout=5)
+    assert zombie
+    assert again
+    await again.ack()
+    await dead_letters.keep(zombie, "no worker can do this")
+    assert await dead_letters.letters() == []
+    assert not queue.history.where("dead_lettered")
+
+
+async def test_two_clicks_on_start_are_one() -> None:
+    async with Stage("ci") as stage:
+        await stage.launch("ada")
+        await stage.kill("ada")
+        said = await asyncio.gather(stage.relaunch("ada"), stage.relaunch("ada"))
+        assert sorted(said) == ["ada is at work again", "ada is at work already; nothing was changed"]
+
+
+async def test_a_restart_between_two_looks_is_seen() -> None:
+    async with Stage("ci") as stage:
+        await stage.broker.kill()
+        await stage.broker.start()
+        await stage.history.until("broker_started", count=2)
+        assert [e.kind for e in stage.history if e.kind.startswith("broker")] == [
+            "broker_started", "broker_killed", "broker_started",
+        ]  # fmt: skip
