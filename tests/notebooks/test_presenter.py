@@ -37,11 +37,11 @@ def test_a_lesson_is_a_table_of_its_steps_with_the_minutes_that_have_passed(tmp_
         "",
         "`model.ipynb`, 4 minutes.",
         "",
-        "| step | min | so far | say | if it goes wrong |",
-        "|--|--|--|--|--|",
-        f"| 1 · Jobs | 1 | 1 | Raise your hands. | {wrong} |",
-        f"| 2 · A death | 1.5 | 2.5 | Watch the bar. | {wrong} |",
-        f"| Your turn | 1.5 | 4 | Your turn. | {wrong} |",
+        "| step | min | so far | say | if it goes wrong | answer |",
+        "|--|--|--|--|--|--|",
+        f"| 1 · Jobs | 1 | 1 | Raise your hands. | {wrong} | a, HELD |",
+        f"| 2 · A death | 1.5 | 2.5 | Watch the bar. | {wrong} | b, HELD |",
+        f"| Your turn | 1.5 | 4 | Your turn. | {wrong} | HELD |",
     ]
 
 
