@@ -323,6 +323,10 @@ class Timeline:
             self._close(job.attempts[-1], event.at)
         attempt = Attempt(event.attempt, event.worker, event.at, event.until)
         attempt.in_hand = self._is_busy(event.worker)
+        if 0 < job.sequence < event.revision:
+            # A message that we have not heard of: it was put back, and a fast worker has it before that is written down.
+            job.dead = job.exhausted = job.terminated = job.done = None
+            job.exhausted_source, job.late = "", False
         job.attempts.append(attempt)
         job.sequence = max(job.sequence, event.revision)
         self._active[job.name] = None

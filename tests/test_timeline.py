@@ -525,3 +525,20 @@ def test_what_is_said_of_an_earlier_life_does_not_end_the_new_one(kind: str) -> 
     timeline.feed([Event(8, "acked", "p", "bo", 1, revision=2)])
     assert timeline.jobs["p"].state == "done"
     assert timeline.counts["done"] == 1
+
+
+def test_a_fast_worker_may_be_done_before_the_redrive_is_written_down() -> None:
+    timeline = Timeline(
+        [
+            Event(0, "published", "p", revision=1, detail="jobs.high.p"),
+            Event(1, "delivered", "p", "ada", 1, revision=1, until=4),
+            Event(4, "dead_lettered", "p", "ada", 1, revision=1),
+            Event(5.1, "delivered", "p", "bo", 1, revision=2, until=9),
+            Event(5.2, "acked", "p", "bo", 1, revision=2),
+            Event(5, "published", "p", revision=2, detail="jobs.high.p"),
+            Event(5, "redriven", "p", revision=1),
+        ]
+    )
+    assert timeline.jobs["p"].state == "done"
+    assert timeline.counts["done"] == 1
+    assert timeline.counts["dead"] == 0
