@@ -424,9 +424,7 @@ class Timeline:
 
     def _on_late_success(self, event: Event) -> None:
         job = self._job(event)
-        if self._is_past(job, event):
-            return
-        job.late, job.dead = True, None
+        job.late, job.dead = True, None  # of whichever message: its copies were taken back
         job.done = job.done if job.done is not None else event.at
         self._active.pop(job.name, None)
 

@@ -507,7 +507,7 @@ def test_the_counts_add_up_to_the_jobs_published(events: list[Event], published:
     assert sum(Timeline(story).counts.values()) == len(published)
 
 
-@pytest.mark.parametrize("kind", ["acked", "terminated", "exhausted", "late_success"])
+@pytest.mark.parametrize("kind", ["acked", "terminated", "exhausted"])
 def test_what_is_said_of_an_earlier_life_does_not_end_the_new_one(kind: str) -> None:
     """A zombie of the time before the redrive speaks up: its message is not the one that is at work now."""
     timeline = Timeline(
