@@ -9,7 +9,6 @@ async with Stage() as stage:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import time
 from collections import Counter
@@ -137,11 +136,6 @@ class Stage:
     async def close(self) -> None:
         """End everything that was started here. Twice does no harm."""
         self._closing = True
-        if self._tasks and self.broker.running:
-            # What the panels show from now on should be how it was at the end.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    await self._look()
         await drop(*self._tasks)
         await self.crew.close()
         if self._client:
