@@ -324,7 +324,7 @@ class Timeline:
         attempt = Attempt(event.attempt, event.worker, event.at, event.until)
         attempt.in_hand = self._is_busy(event.worker)
         if 0 < job.sequence < event.revision:
-            # A message that we have not heard of: it was put back, and a fast worker has it before that is written down.
+            # A message that we have not heard of: it was put back, and a fast worker has it before that is told.
             job.dead = job.exhausted = job.terminated = job.done = None
             job.exhausted_source, job.late = "", False
         job.attempts.append(attempt)

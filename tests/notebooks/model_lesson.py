@@ -9,6 +9,8 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from meetupq.checks import Verdict
+
 NOTES = {"slideshow": {"slide_type": "notes"}, "jupyter": {"source_hidden": True}}
 
 
@@ -26,7 +28,9 @@ def _code(ident: str, tags: str, source: str, **metadata: Any) -> NotebookNode:
 
 
 def _check(ident: str, source: str, verdict: str) -> NotebookNode:
-    stored = new_output("execute_result", data={"text/plain": verdict}, execution_count=1)
+    status, _, sentence = verdict.partition(": ")
+    shown = Verdict(status, sentence)._repr_html_() if status in ("HELD", "NOT YET", "BROKEN") else verdict  # type: ignore[arg-type]
+    stored = new_output("execute_result", data={"text/plain": verdict, "text/html": shown}, execution_count=1)
     cell = _code(ident, "check", source, jupyter={"outputs_hidden": True})
     cell.execution_count, cell.outputs = 1, [stored]
     return cell
