@@ -185,7 +185,6 @@ class QueuePanel(Panel):
 .meetupq-counts th:nth-child(5) {{ width: 12%; }}
 .meetupq-counts td.meetupq-stuck {{ font-weight: 600; color: #fff; background: #5b3e8c; }}
 """
-    _bar: tuple[int, str] = (-1, "")
 
     def _make_picture(self, **size: Any) -> DeliveryPicture:
         return DeliveryPicture(**size)
@@ -210,9 +209,7 @@ class QueuePanel(Panel):
         return next((form for form in forms if len(form) <= _ONE_LINE), without), forms[0]
 
     def _summarise(self) -> str:
-        if self._bar[0] != self._timeline.seen:  # to count 10000 jobs takes a while
-            self._bar = self._timeline.seen, _bar(self._timeline.counts)
-        return self._bar[1] + (_broker_says(self._controls.counted()) if self._controls else "")
+        return _bar(self._timeline.counts) + (_broker_says(self._controls.counted()) if self._controls else "")
 
     def _describe(self, now: float) -> str:
         return describe_deliveries(self._timeline, now=now)

@@ -303,9 +303,7 @@ class Stage:
     async def summary(self) -> QueueSummary:
         """How many jobs are where, by the broker's own counts."""
         self._timeline.feed(self.history.since(self._timeline.seen))
-        jobs = self._timeline.jobs.values()
-        terminated = sum(job.terminated is not None and job.state == "terminated" for job in jobs)
-        return await summarise(self.dead_letters, terminated=terminated)
+        return await summarise(self.dead_letters, terminated=self._timeline.counts["terminated"])
 
     async def _look_again_and_again(self) -> None:
         """Keep `counted` and `letters_seen` up to date for the panels, which must not wait for the broker."""

@@ -325,8 +325,8 @@ class Timeline:
         attempt.in_hand = self._is_busy(event.worker)
         if 0 < job.sequence < event.revision:
             # A message that we have not heard of: it was put back, and a fast worker has it before that is told.
-            job.dead = job.exhausted = job.terminated = job.done = None
-            job.exhausted_source, job.late = "", False
+            self._begin_anew(job)
+            job.done = None
         job.attempts.append(attempt)
         job.sequence = max(job.sequence, event.revision)
         self._active[job.name] = None
@@ -417,10 +417,15 @@ class Timeline:
 
     def _start_again(self, event: Event) -> None:
         job = self._job(event)
-        job.dead = job.exhausted = job.terminated = None
-        job.exhausted_source, job.late = "", False
+        self._begin_anew(job)
         if job.done is not None and job.done < event.at:  # a fast worker can be done before the redrive is written down
             job.done = None
+
+    @staticmethod
+    def _begin_anew(job: JobLine) -> None:
+        """It is in the queue again: how its earlier message ended no longer counts."""
+        job.dead = job.exhausted = job.terminated = None
+        job.exhausted_source, job.late = "", False
 
     def _on_late_success(self, event: Event) -> None:
         job = self._job(event)

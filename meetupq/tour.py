@@ -176,6 +176,7 @@ class Tour(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no type hints
 
     Args:
         history: a recording, or events in their order. What is appended later is not shown.
+        steps: how many of its steps to show, from the first; None: all.
         width, height: of the picture, in CSS pixels.
         pixel_ratio: device pixels per CSS pixel.
 
