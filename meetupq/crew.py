@@ -10,47 +10,17 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 from nats.aio.client import Client
 
 from meetupq import subjects
 from meetupq.broker import Broker, sever
-from meetupq.errors import JobRefused, MeetupqError, UnknownWorker, WorkerBusy
+from meetupq.errors import MeetupqError, UnknownWorker, WorkerBusy
+from meetupq.hiring import Job, Role, make_worker
 from meetupq.history import History
-from meetupq.leases import Leases
 from meetupq.tasks import drop
 from meetupq.timing import Timing
-from meetupq.work_items import WorkItems
-from meetupq.work_queue import WorkQueue
-from meetupq.workers import LeaseWorker, QueueWorker, do_job
-
-Role = Literal["queue", "leases"]
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a worker was hired for; a relaunch hires for the same.
-
-    Attributes:
-        role: "queue" or "leases".
-        priority: of the jobs that a worker of the queue takes.
-        heartbeats: whether it says "in progress" while it works.
-        fixed: whether its code has the bug mended that jobs trip over which were published to fail.
-        prefetch: how many jobs it pulls at once, 1 to 100.
-    """
-
-    role: Role = "queue"
-    priority: str = "high"
-    heartbeats: bool = True
-    fixed: bool = False
-    prefetch: int = 1
-
-    def __str__(self) -> str:
-        if self.role == "leases":
-            return "leases"
-        return f"queue {self.priority}, heartbeats {'on' if self.heartbeats else 'off'}, prefetch {self.prefetch}"
-
+from meetupq.workers import LeaseWorker, QueueWorker
 
 Report = Callable[[str, BaseException], None]
 
@@ -116,12 +86,6 @@ class Crew:
         """
         subjects.checked(name, "the worker")
         job = job or Job()
-        if job.role not in ("queue", "leases"):
-            raise UnknownWorker(f"no worker has the role {job.role!r}: choose 'queue' or 'leases'")
-        if job.priority not in subjects.PRIORITIES:
-            known = " or ".join(map(repr, subjects.PRIORITIES))
-            raise UnknownWorker(f"no worker takes jobs of the priority {job.priority!r}: choose {known}")
-        _checked_prefetch(job.prefetch)
         if self.is_at_work(name):
             raise WorkerBusy(f"{name} is at work already: stop or kill it first, or choose another name")
         self._starting[name] = job  # a second click comes while the first one still connects
@@ -136,16 +100,7 @@ class Crew:
         member = _Member(name, job)
         member.client = await self.broker.connect(name)
         try:
-            if job.role == "queue":
-                queue = WorkQueue(member.client, self.timing, self.history)
-                handler = do_job(self.timing.of(job.priority).work, fixed=job.fixed)
-                settings: dict[str, Any] = {"heartbeats": job.heartbeats, "prefetch": job.prefetch}
-                member.worker = QueueWorker(name, queue, priority=job.priority, handler=handler, **settings)
-            else:
-                leases, items = Leases(member.client, self.timing, self.history), WorkItems(member.client)
-                await leases.ensure()
-                await items.ensure()
-                member.worker = LeaseWorker(name, leases, items)
+            member.worker = await make_worker(name, job, member.client, self.timing, self.history)
         except BaseException:
             await sever(member.client)
             raise
@@ -184,7 +139,7 @@ class Crew:
             UnknownWorker: no such name, or one that lobbies for leases.
             JobRefused: no number that a worker can pull.
         """
-        return self._change(name, prefetch=_checked_prefetch(jobs))
+        return self._change(name, prefetch=jobs)
 
     def _change(self, name: str, **setting: bool | int) -> str:
         member = self._settled(name)
@@ -262,9 +217,3 @@ class Crew:
                 await sever(member.client)
             if member.task:
                 await drop(member.task)
-
-
-def _checked_prefetch(jobs: int) -> int:
-    if type(jobs) is not int or not 1 <= jobs <= 100:
-        raise JobRefused(f"prefetch is {jobs!r}, but a worker pulls 1 to 100 jobs at once")
-    return jobs

@@ -21,7 +21,8 @@ QUEUE_KINDS: Final = frozenset(
     "redriven late_success duplicate".split()
 )
 LEASE_KINDS: Final = frozenset(
-    "added lobbied claimed renewed released finished lost expired reclaimed fenced checkpointed".split()
+    "added lobbied claimed renewed released finished cancelled lost expired reclaimed checkpointed written "
+    "fenced".split()
 )
 WORKER_KINDS: Final = frozenset("started tuned killed frozen thawed stopped cut restored".split())
 BROKER_KINDS: Final = frozenset("broker_started broker_stopped broker_killed".split())
@@ -80,12 +81,14 @@ class History:
     """Events in the order in which they became known. Any thread may append and read.
 
     Args:
-        clock: returns seconds; only differences matter. The default is the monotonic clock.
+        clock: returns seconds; only differences matter. The default is the monotonic clock, which all processes of
+            a machine share.
+        start: the clock's reading at second 0; by default the present one.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, start: float | None = None) -> None:
         self._clock = clock
-        self._start = clock()
+        self.start = clock() if start is None else start
         self._events: list[Event] = []
         self._listeners: tuple[Callable[[Event], None], ...] = ()
         self._lock = threading.Lock()
@@ -102,11 +105,11 @@ class History:
 
     def now(self) -> float:
         """Seconds since the history began: the `at` of an event that would be appended now."""
-        return self._clock() - self._start
+        return self._clock() - self.start
 
     def from_clock(self, moment: float) -> float:
         """Turn a reading of the history's clock (such as `time.monotonic()`) into seconds since it began."""
-        return moment - self._start
+        return moment - self.start
 
     def append(
         self,

@@ -18,9 +18,9 @@ from typing import Any, Self, TypeVar
 
 from nats.aio.client import Client
 
-from meetupq.crew import Role
 from meetupq.dead_letters import DeadLetter
 from meetupq.errors import BackgroundFailure, BrokerUnreachable, LabClosed, LeaseError, MeetupqError, NameInvalid
+from meetupq.hiring import Role
 from meetupq.history import Condition, Event, History
 from meetupq.letters import LettersPanel
 from meetupq.panels import LeasePanel, QueuePanel

@@ -21,9 +21,10 @@ from nats.aio.client import Client
 
 from meetupq import subjects
 from meetupq.broker import Broker, asking, sever
-from meetupq.crew import Crew, Job, Role
+from meetupq.crew import Crew
 from meetupq.dead_letters import DeadLetter, DeadLetters
 from meetupq.errors import BrokerUnreachable, JobRefused, LeaseError, LetterUnknown, MeetupqError, QueueError
+from meetupq.hiring import Job, Role
 from meetupq.history import History
 from meetupq.leases import Leases
 from meetupq.roster import Claim, Roster
@@ -365,7 +366,7 @@ class Stage:
 
         Args:
             role: "queue" or "leases".
-            options: priority, heartbeats, fixed, prefetch; see `crew.Job`.
+            options: priority, heartbeats, fixed, prefetch; see `hiring.Job`.
         """
         for name in [subjects.checked(name, "the worker") for name in names]:
             if not self.crew.is_at_work(name, role):

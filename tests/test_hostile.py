@@ -17,7 +17,6 @@ from nats.js.errors import ServiceUnavailableError
 from meetupq import Lab
 from meetupq.broker import Broker
 from meetupq.canvas import fit
-from meetupq.crew import Job
 from meetupq.dead_letters import DeadLetters
 from meetupq.errors import (
     BrokerUnreachable,
@@ -29,6 +28,7 @@ from meetupq.errors import (
     SizeInvalid,
     UnknownWorker,
 )
+from meetupq.hiring import Job
 from meetupq.history import Event, History
 from meetupq.panels import QueuePanel
 from meetupq.stage import Stage

@@ -19,7 +19,8 @@ ROWS = [
     {"work_queue", "leases", "work_items", "figures", "twins"},
     {"dead_letters", "roster", "witness"},
     {"workers", "summary"},
-    {"crew", "checks", "view"},
+    {"hiring", "checks", "view"},
+    {"crew"},
     {"stage", "panels", "letters", "tour"},
     {"lab", "scenarios"},
     {"course", "doctor", "demo"},
@@ -29,7 +30,7 @@ ROW = {module: number for number, row in enumerate(ROWS) for module in row}
 
 SPEAKS_NATS = {
     "broker", "buckets", "work_queue", "leases", "work_items", "dead_letters", "roster", "workers", "witness",
-    "summary", "crew", "stage", "lab",
+    "summary", "hiring", "crew", "stage", "lab",
 }  # fmt: skip
 STARTS_PROCESSES = {"broker", "guard", "crew"}
 SHOWS_WIDGETS = {"view", "panels", "letters", "tour", "lab", "__init__"}

@@ -14,8 +14,9 @@ from nats.js.api import KeyValueConfig
 
 from meetupq.broker import Broker, sever
 from meetupq.buckets import entries, has_expired, is_free, last_entry
-from meetupq.crew import Crew, Job
+from meetupq.crew import Crew
 from meetupq.errors import BrokerUnreachable, LeaseError, LeaseLost, NameInvalid, TimingError
+from meetupq.hiring import Job
 from meetupq.history import History
 from meetupq.leases import Lease, Leases
 from meetupq.timing import Timing

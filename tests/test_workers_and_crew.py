@@ -11,9 +11,10 @@ import pytest
 from conftest import Connect, Run, eventually, jobs_in_stream, measured
 
 from meetupq.broker import Broker
-from meetupq.crew import Crew, Job
+from meetupq.crew import Crew
 from meetupq.dead_letters import DeadLetters
 from meetupq.errors import BrokerUnreachable, JobRefused, MeetupqError, NameInvalid, UnknownWorker, WorkerBusy
+from meetupq.hiring import Job
 from meetupq.history import History
 from meetupq.leases import Leases
 from meetupq.timeline import Timeline

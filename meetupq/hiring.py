@@ -1,0 +1,80 @@
+"""What a worker is hired for, and how it is made of a connection: the same for a task of ours and for a process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nats.aio.client import Client
+
+from meetupq import subjects
+from meetupq.errors import JobRefused, UnknownWorker
+from meetupq.history import History
+from meetupq.leases import Leases
+from meetupq.timing import Timing
+from meetupq.work_items import WorkItems
+from meetupq.work_queue import WorkQueue
+from meetupq.workers import LeaseWorker, QueueWorker, do_job
+
+Role = Literal["queue", "leases"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker was hired for; a relaunch hires for the same.
+
+    Attributes:
+        role: "queue" or "leases".
+        priority: of the jobs that a worker of the queue takes.
+        heartbeats: whether it says "in progress" while it works.
+        fixed: whether its code has the bug mended that jobs trip over which were published to fail.
+        prefetch: how many jobs it pulls at once, 1 to 100.
+        process: whether it is a process of its own, which can be frozen, or a task in ours.
+
+    Raises:
+        UnknownWorker: an unknown role or priority.
+        JobRefused: a prefetch that no worker can have.
+    """
+
+    role: Role = "queue"
+    priority: str = "high"
+    heartbeats: bool = True
+    fixed: bool = False
+    prefetch: int = 1
+    process: bool = False
+
+    def __post_init__(self) -> None:
+        if self.role not in ("queue", "leases"):
+            raise UnknownWorker(f"no worker has the role {self.role!r}: choose 'queue' or 'leases'")
+        if self.priority not in subjects.PRIORITIES:
+            known = " or ".join(map(repr, subjects.PRIORITIES))
+            raise UnknownWorker(f"no worker takes jobs of the priority {self.priority!r}: choose {known}")
+        if type(self.prefetch) is not int or not 1 <= self.prefetch <= 100:
+            raise JobRefused(f"prefetch is {self.prefetch!r}, but a worker pulls 1 to 100 jobs at once")
+
+    def __str__(self) -> str:
+        """As the event `started` tells it, and the timeline reads it."""
+        alone = ", process" * self.process
+        if self.role == "leases":
+            return f"leases{alone}"
+        beats = "on" if self.heartbeats else "off"
+        return f"queue {self.priority}, heartbeats {beats}, prefetch {self.prefetch}{alone}"
+
+
+async def make_worker(
+    name: str, job: Job, client: Client, timing: Timing, history: History
+) -> QueueWorker | LeaseWorker:
+    """The worker, ready to `run`, on a connection of its own.
+
+    Raises:
+        LeaseError, BrokerUnreachable: what it needs can't be set up.
+    """
+    if job.role == "queue":
+        queue = WorkQueue(client, timing, history)
+        handler = do_job(timing.of(job.priority).work, fixed=job.fixed)
+        settings: dict[str, Any] = {"heartbeats": job.heartbeats, "prefetch": job.prefetch}
+        return QueueWorker(name, queue, priority=job.priority, handler=handler, **settings)
+    leases, items = Leases(client, timing, history), WorkItems(client)
+    await leases.ensure()
+    await items.ensure()
+    return LeaseWorker(name, leases, items)
