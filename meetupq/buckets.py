@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from nats.js import JetStreamContext
 from nats.js.api import RawStreamMsg
@@ -46,6 +46,23 @@ def delivery_of(data: bytes) -> tuple[int, int] | None:
     content = content_of(data)
     sequence, deliveries = content.get("stream_seq"), content.get("deliveries")
     return (sequence, deliveries) if isinstance(sequence, int) and isinstance(deliveries, int) else None
+
+
+class Ended(NamedTuple):
+    """How a key stands that nobody holds: its last revision (0: nothing is left), and whether a TTL ran out."""
+
+    revision: int
+    expired: bool
+
+
+NOTHING_LEFT: Final = Ended(0, expired=False)
+
+
+def ended(entry: RawStreamMsg | None) -> Ended | None:
+    """How a key stands whose last message this is; None if somebody holds it."""
+    if entry is None:
+        return NOTHING_LEFT
+    return Ended(entry.seq, has_expired(entry)) if is_free(entry) else None
 
 
 def is_free(entry: RawStreamMsg) -> bool:

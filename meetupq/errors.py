@@ -81,6 +81,14 @@ class LeaseLost(LeaseError):
     """This lease is no longer ours: stop the work, somebody else may have begun it."""
 
 
+class Fenced(LeaseLost):
+    """A newer owner has written to the ledger, which refuses older tokens: stop the work."""
+
+
+class WorkCancelled(LeaseError):
+    """Nobody wants this work any more: stop it, and release its lease."""
+
+
 # --- crew and lab ----------------------------------------------------------------------------------
 
 

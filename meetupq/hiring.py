@@ -10,7 +10,8 @@ from nats.aio.client import Client
 from meetupq import subjects
 from meetupq.errors import JobRefused, UnknownWorker
 from meetupq.history import History
-from meetupq.leases import Leases
+from meetupq.ledger import LedgerClient
+from meetupq.takeovers import TAKEOVERS, takeover
 from meetupq.timing import Timing
 from meetupq.work_items import WorkItems
 from meetupq.work_queue import WorkQueue
@@ -29,11 +30,14 @@ class Job:
         heartbeats: whether it says "in progress" while it works.
         fixed: whether its code has the bug mended that jobs trip over which were published to fail.
         prefetch: how many jobs it pulls at once, 1 to 100.
+        takeover: how a worker of the leases learns that one has ended: "poll", "marker", "key_ttl" or "observe".
+        slots: how many leases it holds at once, 1 to 100.
+        ledger: whether a worker of the leases writes the effect of each step to the ledger of the stage.
         process: whether it is a process of its own, which can be frozen, or a task in ours.
 
     Raises:
-        UnknownWorker: an unknown role or priority.
-        JobRefused: a prefetch that no worker can have.
+        UnknownWorker: an unknown role, priority or takeover.
+        JobRefused: a prefetch or slots that no worker can have.
     """
 
     role: Role = "queue"
@@ -41,6 +45,9 @@ class Job:
     heartbeats: bool = True
     fixed: bool = False
     prefetch: int = 1
+    takeover: str = "marker"
+    slots: int = 1
+    ledger: bool = False
     process: bool = False
 
     def __post_init__(self) -> None:
@@ -49,14 +56,19 @@ class Job:
         if self.priority not in subjects.PRIORITIES:
             known = " or ".join(map(repr, subjects.PRIORITIES))
             raise UnknownWorker(f"no worker takes jobs of the priority {self.priority!r}: choose {known}")
+        if self.takeover not in TAKEOVERS:
+            known = ", ".join(map(repr, TAKEOVERS))
+            raise UnknownWorker(f"no worker takes leases over by {self.takeover!r}: choose {known}")
         if type(self.prefetch) is not int or not 1 <= self.prefetch <= 100:
             raise JobRefused(f"prefetch is {self.prefetch!r}, but a worker pulls 1 to 100 jobs at once")
+        if type(self.slots) is not int or not 1 <= self.slots <= 100:
+            raise JobRefused(f"slots is {self.slots!r}, but a worker holds 1 to 100 leases at once")
 
     def __str__(self) -> str:
         """As the event `started` tells it, and the timeline reads it."""
         alone = ", process" * self.process
         if self.role == "leases":
-            return f"leases{alone}"
+            return f"leases by {self.takeover}{f', {self.slots} slots' * (self.slots > 1)}{alone}"
         beats = "on" if self.heartbeats else "off"
         return f"queue {self.priority}, heartbeats {beats}, prefetch {self.prefetch}{alone}"
 
@@ -74,7 +86,7 @@ async def make_worker(
         handler = do_job(timing.of(job.priority).work, fixed=job.fixed)
         settings: dict[str, Any] = {"heartbeats": job.heartbeats, "prefetch": job.prefetch}
         return QueueWorker(name, queue, priority=job.priority, handler=handler, **settings)
-    leases, items = Leases(client, timing, history), WorkItems(client)
-    await leases.ensure()
+    standby, items = takeover(job.takeover, client, timing, history), WorkItems(client)
+    await standby.leases.ensure()
     await items.ensure()
-    return LeaseWorker(name, leases, items)
+    return LeaseWorker(name, standby, items, ledger=LedgerClient(client) if job.ledger else None, slots=job.slots)

@@ -313,6 +313,10 @@ class Lab:
         """Put up items of long work; returns those that were new. See `Stage.add_work`."""
         return self._call(self._stage.add_work, *items, seconds=seconds, steps=steps)
 
+    def cancel_work(self, *items: str) -> list[str]:
+        """Take items of work off the list; their owners stop with the next step. See `Stage.cancel_work`."""
+        return self._call(self._stage.cancel_work, *items)
+
     def claims(self) -> list[Claim]:
         """The roster: who owns what, since when, for how long still, and how we know."""
         return self._call(self._stage.claims)
@@ -351,9 +355,9 @@ class Lab:
         job: dict[str, Any] = {"priority": priority, "heartbeats": heartbeats, "fixed": fixed, "prefetch": prefetch}
         self._call(self._stage.launch, *names, role=role, **job)
 
-    def hire(self) -> str:
-        """Start one more worker of the queue, the next name of ada, bo, cy, ..."""
-        return self._call(self._stage.hire)
+    def hire(self, role: Role = "queue") -> str:
+        """Start one more worker, the next name of ada, bo, cy, ..."""
+        return self._call(self._stage.hire, role)
 
     def heartbeats(self, name: str, on: bool) -> str:
         """Let a worker say "in progress" while it works, or not, from now on."""

@@ -25,14 +25,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import nats.js.errors
 from nats.aio.client import Client
-from nats.js.api import KeyValueConfig, StorageType
+from nats.js.api import KeyValueConfig
 from nats.js.kv import KeyValue
 
-from meetupq import subjects
 from meetupq.broker import asking
-from meetupq.buckets import content_of, has_expired, is_free, last_entry
+from meetupq.buckets import NOTHING_LEFT, Ended, content_of, ended, is_free, last_entry
 from meetupq.errors import LeaseError, LeaseLost, MeetupqError
 from meetupq.history import History
+from meetupq.subjects import LEASES, WRONG_LAST_SEQUENCE, checked
 from meetupq.tasks import drop
 from meetupq.timing import Timing
 
@@ -53,13 +53,19 @@ class Leases:
         client: an open nats-py connection. Each worker needs one of its own.
         timing: gives the TTL of a new bucket, how often to renew, and the margin.
         history: where what happens is recorded.
+        name: of the bucket.
+
+    Attributes:
+        bucket: which of the buckets that had this name it is, told by the time of its creation.
+        marker: how many seconds a new bucket keeps the broker's note of an expiry; None: then nobody hears of one.
     """
 
-    def __init__(self, client: Client, timing: Timing, history: History | None = None) -> None:
-        self.timing = timing
+    def __init__(self, client: Client, timing: Timing, history: History | None = None, name: str = LEASES) -> None:
+        self.timing, self.name = timing, name
         self.history = history if history is not None else History()
         self.ttl = timing.lease_ttl
-        self.bucket = ""
+        self.marker: float | None = timing.marker
+        self.bucket, self.client = "", client
         self.jetstream = client.jetstream(timeout=timing.renew)
         self._keys: KeyValue | None = None
 
@@ -70,16 +76,15 @@ class Leases:
             LeaseError: the broker refuses, or a bucket that exists has no TTL.
             TimingError: the TTL of a bucket that exists doesn't fit renew and margin.
         """
-        with asking(f"set up the bucket {subjects.LEASES}", LeaseError):
+        with asking(f"set up the bucket {self.name}", LeaseError):
             try:
-                self._keys = await self.jetstream.key_value(subjects.LEASES)
+                self._keys = await self.jetstream.key_value(self.name)
             except nats.js.errors.BucketNotFoundError:
-                config = KeyValueConfig(subjects.LEASES, ttl=self.timing.lease_ttl, storage=StorageType.FILE)
-                config.limit_marker_ttl = self.timing.marker  # without it nobody would hear of an expiry
+                config = KeyValueConfig(self.name, ttl=self.timing.lease_ttl, limit_marker_ttl=self.marker)
                 self._keys = await self.jetstream.create_key_value(config)
             status = await self._keys.status()
         if not status.ttl:
-            raise LeaseError(f"the bucket {subjects.LEASES} has no TTL, so that a dead owner's claim would never end")
+            raise LeaseError(f"the bucket {self.name} has no TTL, so that a dead owner's claim would never end")
         self.ttl = self.timing.but(lease_ttl=status.ttl).lease_ttl
         self.bucket = f"{status.stream_info.created:%Y%m%dT%H%M%S.%f}"
 
@@ -94,8 +99,17 @@ class Leases:
             raise LeaseError("the bucket of leases is not open: run ensure() first")
         return self._keys
 
-    async def claim(self, key: str, owner: str) -> Lease | None:
+    async def put(self, key: str, claim: bytes, last: int) -> int:
+        """Compare-and-set: write a key, if its last revision is `last` (0: none). Returns the new one."""
+        return int(await self.keys.update(key, claim, last=last))
+
+    async def claim(self, key: str, owner: str, over: Ended = NOTHING_LEFT) -> Lease | None:
         """Try once to become the owner of a work item; of any number of workers that try, one succeeds.
+
+        Args:
+            key: the work item.
+            owner: the worker.
+            over: how the key was seen to have ended, by whoever has watched it; see `takeovers`.
 
         Returns:
             The lease, or None if somebody holds it.
@@ -103,17 +117,17 @@ class Leases:
         Raises:
             LeaseError, BrokerUnreachable, NameInvalid.
         """
-        subjects.checked(key, "the work item")
+        checked(key, "the work item")
         lease = Lease(self, key, owner)
         with asking(f"claim {key}", LeaseError):
-            entry = None
             # Compare-and-set: only if nobody has written this key; or else, if only a note is left there (an owner's
             # release, or the broker's marker of an expiry), only over that note. Notes age away too: then once more.
-            while not await lease._write(last=entry.seq if entry else 0):
-                entry = await last_entry(self.jetstream, subjects.LEASES, key)
-                if entry is not None and not is_free(entry):
+            while not await lease._write(last=over.revision):
+                found = ended(await last_entry(self.jetstream, self.name, key))
+                if found is None:
                     return None
-        lease._claimed(expired=entry is not None and has_expired(entry))
+                over = found
+        lease._claimed(over.expired)
         return lease
 
 
@@ -131,8 +145,7 @@ class Lease:
 
     def __init__(self, leases: Leases, key: str, owner: str) -> None:
         self._leases = leases
-        self.key = key
-        self.owner = owner
+        self.key, self.owner = key, owner
         self.revision = 0
         self.token = Token("", 0)
         self.valid_until = 0.0
@@ -164,11 +177,11 @@ class Lease:
 
         Then the last entry carries our nonce, and its revision is the one to go on from.
         """
-        entry = await last_entry(self._leases.jetstream, subjects.LEASES, self.key)
+        entry = await last_entry(self._leases.jetstream, self._leases.name, self.key)
         if entry is None or is_free(entry):
-            raise self._lost("it has expired")
+            raise self.lost("it has expired")
         if content_of(entry.data).get("nonce") != self._nonce:
-            raise self._lost("somebody else holds it now")
+            raise self.lost("somebody else holds it now")
         self.revision = entry.seq
 
     async def release(self) -> None:
@@ -213,19 +226,19 @@ class Lease:
                     await self.renew()
                 pause = self._leases.timing.renew
             except TimeoutError:
-                raise self._lost("no renewal was confirmed in time") from None
+                raise self.lost("no renewal was confirmed in time") from None
             except LeaseLost:
                 raise
             except MeetupqError:
                 pause = min(0.1, pause)  # not renewed, not lost: try again soon, until the deadline
 
     async def _write(self, last: int) -> bool:
-        """Compare-and-set: write the claim if the key's last revision is `last`. False if it is another."""
+        """Write the claim if the key's last revision is `last`. False if it is another."""
         # The token is 0 in the claim itself: it is the revision that this first write gets.
         claim = {"owner": self.owner, "nonce": self._nonce, "token": self.token.revision, "renewals": self._renewals}
         sent = time.monotonic()
         try:
-            self.revision = await self._leases.keys.update(self.key, json.dumps(claim).encode(), last=last)
+            self.revision = await self._leases.put(self.key, json.dumps(claim).encode(), last)
         except nats.js.errors.KeyWrongLastSequenceError:
             return False
         self.valid_until = sent + self._leases.ttl - self._leases.timing.margin
@@ -236,7 +249,7 @@ class Lease:
         try:
             return bool(await self._leases.keys.delete(self.key, last=last))
         except nats.js.errors.BadRequestError as error:
-            if error.err_code not in subjects.WRONG_LAST_SEQUENCE:
+            if error.err_code not in WRONG_LAST_SEQUENCE:
                 raise
             return False
 
@@ -244,7 +257,8 @@ class Lease:
         self.token = Token(self._leases.bucket, self.revision)
         self._record("reclaimed" if expired else "claimed", until=self._expiry())
 
-    def _lost(self, why: str) -> LeaseLost:
+    def lost(self, why: str) -> LeaseLost:
+        """The owner gives up without a release, and says why; the lease ends by its TTL. Returns the error to raise."""
         self.valid_until = 0.0
         self._record("lost", detail=why)
         return LeaseLost(f"{self.owner} lost {self.key}: {why}; stop the work on it")

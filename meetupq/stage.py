@@ -27,6 +27,7 @@ from meetupq.errors import BrokerUnreachable, JobRefused, LeaseError, LetterUnkn
 from meetupq.hiring import Job, Role
 from meetupq.history import History
 from meetupq.leases import Leases
+from meetupq.ledger import LedgerService
 from meetupq.roster import Claim, Roster
 from meetupq.summary import QueueSummary, summarise
 from meetupq.tasks import drop
@@ -119,9 +120,11 @@ class Stage:
             self.dead_letters = DeadLetters(self.queue, self._escalate)
             self.leases = Leases(self._client, self.timing, self.history)
             self.items = WorkItems(self._client)
-            self.roster = Roster(self.leases)
+            self.ledger = LedgerService()
+            self.roster = Roster(self.leases, self.items)
             for pattern in (self.queue, self.dead_letters, self.leases, self.items):
                 await pattern.ensure()
+            await self.ledger.serve(self._client, self.history)
             with asking("count what is stored", QueueError):
                 self._stored_before = (await self._client.jetstream().stream_info(subjects.JOBS)).state.last_seq
         except BaseException:
@@ -353,6 +356,24 @@ class Stage:
                 added.append(item)
         return added
 
+    async def cancel_work(self, *items: str) -> list[str]:
+        """Take items of work off the list, their owners stop with the next step; without a name the newest of all.
+
+        Returns:
+            Those that were not finished or cancelled already.
+
+        Raises:
+            LeaseError: there is no such item.
+        """
+        unfinished = {item.name for item in await self.items.unfinished()} if not items else set()
+        newest = [event.job for event in reversed(self.history.where("added")) if event.job in unfinished][:1]
+        cancelled = []
+        for item in items or newest:
+            if await self.items.cancel(item):
+                self.history.append("cancelled", item)
+                cancelled.append(item)
+        return cancelled
+
     async def claims(self) -> list[Claim]:
         """The roster, after a look at the bucket as it is now."""
         with asking("read the claims", LeaseError):
@@ -370,7 +391,7 @@ class Stage:
         """
         for name in [subjects.checked(name, "the worker") for name in names]:
             if not self.crew.is_at_work(name, role):
-                await self.crew.launch(name, Job(role, **options))
+                await self.crew.launch(name, Job(role, ledger=role == "leases", **options))
 
     async def relaunch(self, name: str) -> str:
         """Start a worker again that was stopped or killed."""
@@ -378,11 +399,11 @@ class Stage:
             return f"{name} is at work already; nothing was changed"
         return await self.crew.relaunch(name)
 
-    async def hire(self) -> str:
-        """Start one more worker of the queue, the next name of ada, bo, cy, ..."""
+    async def hire(self, role: Role = "queue") -> str:
+        """Start one more worker, the next name of ada, bo, cy, ..."""
         # One that just starts isn't among the names yet: a second click comes while the first still connects.
         name = next(n for n in self._names() if n not in self.crew.names and not self.crew.is_at_work(n))
-        await self.launch(name)
+        await self.launch(name, role=role)
         return f"{name} is at work"
 
     @staticmethod

@@ -1,13 +1,15 @@
 """The long work that workers lobby for: a list of items in a KV bucket, each with the progress it has reached.
 
-Progress is written with compare-and-set. An owner that was taken over without knowing finds the item changed, and its
-step is refused; the next owner goes on from the last step that was written.
+Each owner begins by writing its fencing token to the item; from then on every step is written by compare-and-set over
+the last one. An owner that was taken over without knowing finds the item changed, and its step is refused; the next
+owner goes on from the last step that was written.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from typing import Final
 
 from nats.aio.client import Client
 from nats.js.api import KeyValueConfig, RawStreamMsg, StorageType
@@ -17,7 +19,11 @@ from nats.js.kv import KeyValue
 from meetupq import subjects
 from meetupq.broker import asking
 from meetupq.buckets import content_of, entries, last_entry
-from meetupq.errors import LeaseError, LeaseLost
+from meetupq.errors import LeaseError, LeaseLost, WorkCancelled
+from meetupq.leases import Token
+
+NO_TOKEN: Final = Token("", 0)
+"""Of an item that nobody has taken so far."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,8 @@ class WorkItem:
         done: how many are done.
         step_seconds: how long a step takes.
         revision: of its entry; a step is written only over exactly this one.
+        token: of the owner who took it last.
+        cancelled: whether somebody doesn't want it any more.
     """
 
     name: str
@@ -37,10 +45,17 @@ class WorkItem:
     done: int
     step_seconds: float
     revision: int
+    token: Token = NO_TOKEN
+    cancelled: bool = False
 
     @property
     def finished(self) -> bool:
         return self.done >= self.steps
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody needs to work on it any more."""
+        return self.finished or self.cancelled
 
 
 class WorkItems:
@@ -67,18 +82,18 @@ class WorkItems:
             raise LeaseError(
                 f"{name} can't take {seconds!r} s in {steps!r} steps: give 1 step or more, and seconds above 0"
             )
-        try:
-            await self._write(WorkItem(name, steps, 0, seconds / steps, revision=0))
-        except LeaseLost:
-            return False
-        return True
+        return await self._write(WorkItem(name, steps, 0, seconds / steps, revision=0)) is not None
 
-    async def unfinished(self) -> list[WorkItem]:
-        """All items with steps left, by name."""
+    async def all(self) -> list[WorkItem]:
+        """All items, by name."""
         with asking("read the list of work", LeaseError):
             found = await entries(self._jetstream, subjects.WORK)
         items = [_item(name, entry) for name, entry in found.items()]
-        return [item for item in items if item and not item.finished]
+        return [item for item in items if item]
+
+    async def unfinished(self) -> list[WorkItem]:
+        """The items that somebody needs to work on, by name."""
+        return [item for item in await self.all() if not item.over]
 
     async def get(self, name: str) -> WorkItem | None:
         """One item with its progress as it is now."""
@@ -86,29 +101,73 @@ class WorkItems:
             entry = await last_entry(self._jetstream, subjects.WORK, name)
         return _item(name, entry) if entry else None
 
+    async def take(self, name: str, token: Token) -> WorkItem | None:
+        """Begin to work on an item under a lease: from now on, no step of an earlier owner is accepted.
+
+        Returns:
+            The item with the progress that the earlier owners have reached; None if it is not on the list.
+
+        Raises:
+            LeaseLost: a newer owner has taken it.
+        """
+        while item := await self.get(name):
+            if item.token > token:
+                raise LeaseLost(f"{name} was taken by a newer owner; stop the work on it")
+            if item.over or (item := await self._write(replace(item, token=token))):
+                return item
+            # The last owner has written one more step since we looked.
+        return None
+
     async def checkpoint(self, item: WorkItem) -> WorkItem:
         """Write down that one more step is done. Returns the item as it is then.
 
         Raises:
-            LeaseLost: somebody else has written since: they own the work now.
+            WorkCancelled: nobody wants it any more.
+            LeaseLost: somebody else has taken it since: they own the work now.
         """
-        return await self._write(replace(item, done=item.done + 1))
+        if written := await self._write(replace(item, done=item.done + 1)):
+            return written
+        now = await self.get(item.name)
+        if now is None or (now.cancelled and now.token == item.token):
+            raise WorkCancelled(f"{item.name} was cancelled; stop the work on it")
+        raise LeaseLost(f"{item.name} was written by somebody else; stop the work on it")
 
-    async def _write(self, item: WorkItem) -> WorkItem:
+    async def cancel(self, name: str) -> bool:
+        """Take an item off the list; its owner stops with the next step. False if it is finished or cancelled already.
+
+        Raises:
+            LeaseError: there is no such item.
+        """
+        while item := await self.get(subjects.checked(name, "the work item")):
+            if item.over:
+                return False
+            if await self._write(replace(item, cancelled=True)):
+                return True
+        raise LeaseError(f"there is no work called {name!r}: add_work puts some up")
+
+    async def _write(self, item: WorkItem) -> WorkItem | None:
+        """Compare-and-set: over the item's own revision. None if it is another one by now."""
         if self._keys is None:
             raise LeaseError("the list of work is not open: run ensure() first")
-        value = {"steps": item.steps, "done": item.done, "step_seconds": item.step_seconds}
+        value = {"steps": item.steps, "done": item.done, "step_seconds": item.step_seconds, "token": item.token}
+        value |= {"cancelled": True} if item.cancelled else {}
         with asking(f"write the progress of {item.name}", LeaseError):
             try:
                 revision = await self._keys.update(item.name, json.dumps(value).encode(), last=item.revision)
             except KeyWrongLastSequenceError:
-                raise LeaseLost(f"{item.name} was written by somebody else; stop the work on it") from None
+                return None
         return replace(item, revision=revision)
 
 
 def _item(name: str, entry: RawStreamMsg) -> WorkItem | None:
     """The item in an entry; None if somebody has written something else there."""
     value = content_of(entry.data)
-    steps, done, seconds = value.get("steps"), value.get("done"), value.get("step_seconds")
-    numbers = isinstance(steps, int) and isinstance(done, int) and isinstance(seconds, (int, float))
-    return WorkItem(name, steps, done, seconds, entry.seq) if numbers and subjects.is_name(name) else None  # type: ignore[arg-type]
+    try:
+        steps, done, seconds = int(value["steps"]), int(value["done"]), float(value["step_seconds"])
+        bucket, revision = value["token"]
+        token = Token(str(bucket), int(revision))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+    if not subjects.is_name(name) or not subjects.is_seconds(seconds):
+        return None
+    return WorkItem(name, steps, done, seconds, entry.seq, token, value.get("cancelled") is True)

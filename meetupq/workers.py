@@ -13,14 +13,13 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, Literal, get_args
 
-import nats.errors
-
-from meetupq.broker import asking
-from meetupq.buckets import entries, is_free
+from meetupq.buckets import Ended
 from meetupq.dead_letters import DeadLetters
-from meetupq.errors import BrokerUnreachable, LeaseError, LeaseLost, MeetupqError, QueueError
-from meetupq.leases import Lease, Leases
-from meetupq.subjects import LEASES, is_seconds
+from meetupq.errors import BrokerUnreachable, LeaseError, LeaseLost, MeetupqError, QueueError, WorkCancelled
+from meetupq.leases import Lease
+from meetupq.ledger import LedgerClient
+from meetupq.subjects import is_seconds
+from meetupq.takeovers import Takeover
 from meetupq.tasks import drop
 from meetupq.work_items import WorkItem, WorkItems
 from meetupq.work_queue import Delivery, WorkQueue
@@ -198,97 +197,110 @@ class Stopped(MeetupqError):
 
 
 class LeaseWorker:
-    """Lobbies for work: looks for an item that nobody holds, claims it, works step by step, releases it.
+    """Lobbies for work: looks for items that nobody holds, claims one, works step by step, releases it.
 
     Args:
         name: shown in pictures.
-        leases, items: on a connection of this worker's own.
+        standby: how it learns that a lease has ended; on a connection of this worker's own.
+        items: the list of work, on the same connection.
+        ledger: where the effect of each step is written, beside the progress; None: nowhere.
+        slots: how many items it works on at once.
     """
 
     role = "leases"
 
-    def __init__(self, name: str, leases: Leases, items: WorkItems) -> None:
+    def __init__(
+        self, name: str, standby: Takeover, items: WorkItems, *, ledger: LedgerClient | None = None, slots: int = 1
+    ) -> None:
         self.name = name
-        self.leases = leases
+        self.standby = standby
         self.items = items
-        self._stopping = asyncio.Event()
-        self._something_ended = asyncio.Event()
+        self.ledger = ledger
+        self.slots = slots
+        self._stopping = False
+        self._owning: dict[str, asyncio.Task[None]] = {}
+        self._known: list[WorkItem] = []
+        self._lobbying = False
         self._random = random.Random(name)  # seeded, so that a run can be repeated
 
     def stop(self) -> None:
-        """Finish the step in hand, hand back the lease, then lobby no more."""
-        self._stopping.set()
-        self._something_ended.set()
+        """Finish the steps in hand, hand back the leases, then lobby no more."""
+        self._stopping = True
+        self.standby.news.set()
 
     async def run(self) -> None:
         """Lobby and work until stopped. A broker that goes away is waited for."""
-        watching = asyncio.ensure_future(self._watch())
+        watching = asyncio.ensure_future(self.standby.run())
         try:
-            while not self._stopping.is_set():
+            while not self._stopping or self._owning:
                 try:
-                    if not await self._lobby():
-                        await self._stand_by()
+                    if self._stopping or len(self._owning) == self.slots or not await self._lobby():
+                        # With jitter, so that not all look at once.
+                        await self.standby.wait(self.standby.leases.timing.lobby * self._random.uniform(0.5, 1.0))
                 except LeaseLost:
-                    continue  # the loss is in the history; there is other work to lobby for
+                    continue
                 except (BrokerUnreachable, LeaseError):
-                    await _pause(self._stopping, 0.2)
+                    await asyncio.sleep(0.2)
+                for task in [task for task in self._owning.values() if task.done()]:
+                    task.result()
+                self._owning = {item: task for item, task in self._owning.items() if not task.done()}
         finally:
-            await drop(watching)
+            await drop(watching, *self._owning.values())
 
     async def _lobby(self) -> bool:
-        """Try for the free items, in random order so that not all run for the same. True if we got one."""
-        self._something_ended.clear()  # before the look: what ends in the middle of it is looked at again
-        with asking("look for work that nobody holds", LeaseError):
-            claims = await entries(self.leases.jetstream, LEASES)
-        free = [i for i in await self.items.unfinished() if i.name not in claims or is_free(claims[i.name])]
-        self._random.shuffle(free)
+        """Try for the free items: first for what a dead owner left, since who lists before it claims comes too late."""
+        if await self._claim_one(lambda over: over.expired):
+            return True
+        self._known = await self.items.unfinished()
+        if await self._claim_one(lambda over: True):
+            return True
+        if not self._lobbying:
+            self._lobbying = True
+            self._record("lobbied", "")
+        return False
+
+    async def _claim_one(self, wanted: Callable[[Ended], bool]) -> bool:
+        ended = [(item, self.standby.ended(item.name)) for item in self._known if item.name not in self._owning]
+        free = [item for item, over in ended if over is not None and wanted(over)]
+        self._random.shuffle(free)  # not all run for the same
         for item in free:
-            if lease := await self.leases.claim(item.name, self.name):
-                await self._own(lease)
+            handicap = len(self._owning)
+            if not self._stopping and (lease := await self.standby.claim(item.name, self.name, handicap=handicap)):
+                self._lobbying = False
+                self._owning[item.name] = asyncio.ensure_future(self._own(lease))
+                self._owning[item.name].add_done_callback(lambda _: self.standby.news.set())
                 return True
         return False
 
     async def _own(self, lease: Lease) -> None:
-        with contextlib.suppress(Stopped):
-            await lease.hold(self._work(lease))
-        await lease.release()
+        try:
+            with contextlib.suppress(Stopped, WorkCancelled):
+                await lease.hold(self._work(lease))
+            self._known = [item for item in self._known if item.name != lease.key]
+            await lease.release()
+        except (LeaseError, BrokerUnreachable) as error:
+            if lease.valid_until:  # else the loss is in the history already
+                lease.lost(str(error))
 
     async def _work(self, lease: Lease) -> None:
-        # Read again now that the lease is ours: the last owner may have written one more step since we looked.
-        item = await self.items.get(lease.key)
-        while item and not item.finished:
+        # Its progress is read now that the lease is ours: the last owner may have written one more step until now.
+        item = await self.items.take(lease.key, lease.token)
+        while item and not item.over:
             await asyncio.sleep(item.step_seconds)
+            # A frozen owner wakes up here, and can't know how late it is: what it writes next is for a fence to refuse.
+            if self.ledger:
+                await self.ledger.write(item.name, item.done + 1, lease.token, self.name)
             item = await self.items.checkpoint(item)
-            self._record("checkpointed", lease, item)
-            if self._stopping.is_set() and not item.finished:
+            self._record("checkpointed", item.name, lease, f"{item.done} of {item.steps} steps")
+            if item.finished:
+                self._record("finished", item.name, lease, f"{item.done} of {item.steps} steps")
+            elif self._stopping:
                 raise Stopped
-        if item:
-            self._record("finished", lease, item)
 
-    def _record(self, kind: str, lease: Lease, item: WorkItem) -> None:
-        self.leases.history.append(
-            kind,
-            item.name,
-            self.name,
-            revision=lease.token.revision,
-            source="worker",
-            detail=f"{item.done} of {item.steps} steps",
-        )
-
-    async def _stand_by(self) -> None:
-        """Wait until some lease ends, or it is time to look again anyway; with jitter, so that not all look at once."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.leases.timing.lobby * self._random.uniform(0.5, 1.0)):
-                await self._something_ended.wait()
-
-    async def _watch(self) -> None:
-        while True:
-            with contextlib.suppress(nats.errors.Error, TimeoutError, LeaseError):
-                watcher = await self.leases.keys.watchall()
-                async for entry in watcher:
-                    if entry is not None and entry.operation:  # a release or an expiry: no value, only an operation
-                        self._something_ended.set()
-            await asyncio.sleep(0.5)
+    def _record(self, kind: str, item: str, lease: Lease | None = None, detail: str = "") -> None:
+        revision = lease.token.revision if lease else 0
+        history = self.standby.leases.history
+        history.append(kind, item, self.name, revision=revision, source="worker", detail=detail)
 
 
 async def _pause(unless: asyncio.Event, seconds: float) -> None:

@@ -14,13 +14,14 @@ import meetupq
 ROWS = [
     {"errors", "guard", "tasks"},
     {"history", "timing", "subjects"},
-    {"timeline"},
-    {"broker", "buckets", "canvas"},
-    {"work_queue", "leases", "work_items", "figures", "twins"},
-    {"dead_letters", "roster", "witness"},
-    {"workers", "summary"},
-    {"hiring", "checks", "view"},
-    {"crew"},
+    {"timeline", "forecast"},
+    {"broker", "buckets", "canvas", "wire", "processes"},
+    {"work_queue", "leases", "figures", "twins"},
+    {"dead_letters", "work_items", "observer", "ledger", "witness"},
+    {"roster", "takeovers", "summary"},
+    {"workers", "trials", "checks", "view"},
+    {"hiring"},
+    {"crew", "worker_process"},
     {"stage", "panels", "letters", "tour"},
     {"lab", "scenarios"},
     {"course", "doctor", "demo"},
@@ -30,7 +31,7 @@ ROW = {module: number for number, row in enumerate(ROWS) for module in row}
 
 SPEAKS_NATS = {
     "broker", "buckets", "work_queue", "leases", "work_items", "dead_letters", "roster", "workers", "witness",
-    "summary", "hiring", "crew", "stage", "lab",
+    "summary", "observer", "takeovers", "trials", "ledger", "hiring", "crew", "stage", "lab",
 }  # fmt: skip
 STARTS_PROCESSES = {"broker", "guard", "crew"}
 SHOWS_WIDGETS = {"view", "panels", "letters", "tour", "lab", "__init__"}

@@ -19,6 +19,7 @@ from meetupq.errors import BrokerUnreachable, LeaseError, LeaseLost, NameInvalid
 from meetupq.hiring import Job
 from meetupq.history import History
 from meetupq.leases import Lease, Leases
+from meetupq.takeovers import takeover
 from meetupq.timing import Timing
 from meetupq.work_items import WorkItems
 from meetupq.workers import LeaseWorker
@@ -480,10 +481,10 @@ async def test_a_worker_that_is_stopped_hands_its_lease_over_at_once(
     workers = {}
     for name in ("ada", "bo"):
         client = await connect(name)
-        its_leases, its_items = Leases(client, timing, history), WorkItems(client)
-        await its_leases.ensure()
+        standby, its_items = takeover("marker", client, timing, history), WorkItems(client)
+        await standby.leases.ensure()
         await its_items.ensure()
-        workers[name] = LeaseWorker(name, its_leases, its_items)
+        workers[name] = LeaseWorker(name, standby, its_items)
     await items.add("import-eu", seconds=20, steps=100)
     run(workers["ada"].run())
     await history.until("checkpointed", worker="ada")

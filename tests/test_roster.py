@@ -79,7 +79,7 @@ async def test_the_watch_alone_is_enough_and_so_is_the_list_alone(
 ) -> None:
     lister = Roster(Leases(await connect(), timing))
     await lister.leases.ensure()
-    run(roster._watch())
+    run(roster._observer._watch())
     run(lister._list())
     await claimed(leases)
     assert (await shown(roster, "held")).evidence == "watch"
