@@ -22,13 +22,16 @@ from meetupq.dead_letters import DeadLetter
 from meetupq.errors import BackgroundFailure, BrokerUnreachable, LabClosed, LeaseError, MeetupqError, NameInvalid
 from meetupq.hiring import Role
 from meetupq.history import Condition, Event, History
+from meetupq.ledger import LedgerService
 from meetupq.letters import LettersPanel
 from meetupq.panels import LeasePanel, QueuePanel
 from meetupq.roster import Claim
+from meetupq.sliders import TimerSliders
 from meetupq.stage import Failure, Stage
 from meetupq.subjects import PRIORITIES
 from meetupq.summary import QueueSummary
 from meetupq.timing import Timing
+from meetupq.trials import Trial
 from meetupq.view import Controls, View
 from meetupq.workers import Ending
 
@@ -332,6 +335,27 @@ class Lab:
                 return claim.owner
         raise LeaseError(f"nobody holds {item} at the moment: wait for the next claim, or put up work with add_work")
 
+    @property
+    def ledger(self) -> LedgerService:
+        """What the long work has written so far: `ledger.fenced` and its twin without a fence, `ledger.unfenced`."""
+        self._raise_failures()
+        return self._stage.ledger
+
+    async def trial(self, how: str, *, kills: int = 20, standbys: int = 3, others: int = 20) -> Trial:
+        """Kill owners, and measure how late the next ones come. It has a bucket of its own, and takes some 3 TTLs.
+
+        Args:
+            how: the next owners learn of the end by "poll", "marker", "key_ttl" or "observe"; see `takeovers`.
+            kills: how many owners die.
+            standbys: how many wait for all of their leases.
+            others: how many more leases are alive in the bucket.
+        """
+        self._check()
+        settings = {"kills": kills, "standbys": standbys, "others": others}
+        with _stoppable():
+            trial = asyncio.run_coroutine_threadsafe(self._stage.trial(how, **settings), self._loop)
+            return await asyncio.wrap_future(trial)
+
     # --- the crew ----------------------------------------------------------------------------------
 
     def launch(
@@ -396,6 +420,11 @@ class Lab:
     def letters_panel(self, **size: Any) -> LettersPanel:
         """The dead letters, live, with buttons. There is one per lab; showing it again shows the same one."""
         return self._panel(LettersPanel, size)
+
+    def timers(self) -> TimerSliders:
+        """Sliders for the timers of the leases, and what they would cost; they change nothing in this lab."""
+        self._check()
+        return TimerSliders(self.timing)
 
     def _panel(self, kind: type[P], size: dict[str, Any]) -> P:
         self._check()

@@ -33,6 +33,7 @@ from meetupq.summary import QueueSummary, summarise
 from meetupq.tasks import drop
 from meetupq.timeline import Timeline
 from meetupq.timing import Timing
+from meetupq.trials import Trial, measure
 from meetupq.twins import post_mortem
 from meetupq.witness import Witness
 from meetupq.work_items import WorkItems
@@ -373,6 +374,10 @@ class Stage:
                 self.history.append("cancelled", item)
                 cancelled.append(item)
         return cancelled
+
+    async def trial(self, how: str, **options: Any) -> Trial:
+        """Kill owners in a bucket of their own, and measure how late the next ones come; see `trials.measure`."""
+        return await measure(self.broker, how, self.timing, **options)
 
     async def claims(self) -> list[Claim]:
         """The roster, after a look at the bucket as it is now."""

@@ -50,6 +50,7 @@ class Takeover:
 
     Attributes:
         news: set whenever a lease may have ended; `wait` clears it.
+        heard: when this standby saw the last note of an end, by key; readings of time.monotonic().
     """
 
     name: ClassVar[str]
@@ -59,11 +60,18 @@ class Takeover:
     def __init__(self, leases: Leases) -> None:
         self.leases = leases
         self.news = asyncio.Event()
+        self.heard: dict[str, float] = {}
         self._observer = Observer(leases, self._see)
 
     def _see(self, key: str, sight: Sight, before: Sight | None) -> None:
         if sight.note:
+            self.heard[key] = sight.at
             self.news.set()
+
+    @property
+    def _look_again(self) -> float:
+        """Seconds after which `take_over` tries, although it has heard nothing."""
+        return self.leases.ttl
 
     async def run(self) -> None:
         """Watch the bucket until cancelled. A broker that goes away is waited for."""
@@ -113,7 +121,7 @@ class Takeover:
             LeaseError, BrokerUnreachable, NameInvalid.
         """
         while not (lease := await self.claim(key, owner)):
-            await self.wait(self.leases.timing.lobby, key)
+            await self.wait(self._look_again, key)
         return lease
 
 
@@ -121,6 +129,10 @@ class Poll(Takeover):
     """As in the talk: try to create the key every `lobby` seconds; without markers there is nothing to watch."""
 
     name = "poll"
+
+    @property
+    def _look_again(self) -> float:
+        return self.leases.timing.lobby
 
     async def run(self) -> None:
         """Nothing to watch: never returns."""

@@ -32,12 +32,15 @@ class Trial:
         how: the kind of takeover.
         delays: seconds from the nominal expiry (the last renewal's sending, and one TTL) to the moment when the next
             owner knew that the lease was its own; one for each kill, in the order of the kills.
+        after_note: seconds from the moment when the first standby saw the broker's note of the end to the same moment;
+            only where there was a note.
         timing: in force.
         standbys, others: how many waited for each lease; how many other leases were alive in the bucket.
     """
 
     how: str
     delays: tuple[float, ...]
+    after_note: tuple[float, ...]
     timing: Timing
     standbys: int
     others: int
@@ -97,7 +100,7 @@ async def measure(
         step = (timing.lease_ttl if spread is None else spread) / kills
         dying = [trial.kill(f"item-{n}", n * step, moments.uniform(0.05, 0.9)) for n in range(kills)]
         delays = await asyncio.gather(*dying)
-    return Trial(how, tuple(delays), timing, standbys, others)
+    return Trial(how, tuple(delays), tuple(trial.after_note), timing, standbys, others)
 
 
 class _Trial:
@@ -106,6 +109,7 @@ class _Trial:
         self.bucket = f"trial_{how}_{secrets.token_hex(4)}"
         self._stack = stack
         self._standbys: list[Takeover] = []
+        self.after_note: list[float] = []
 
     async def _connect(self) -> Client:
         client = await self.broker.connect("trial")
@@ -154,6 +158,8 @@ class _Trial:
         moment, heir = min((task.result() for task in done), key=itemgetter(0))
         if len(done) > 1 or heir.token <= lease.token:
             raise LeaseError(f"{key} had {len(done)} owners at once, or one with an older token")
+        if heard := [standby.heard[key] for standby in self._standbys if key in standby.heard]:
+            self.after_note.append(moment - min(heard))
         return float(moment - expiry)
 
     async def _stand_by(self, standby: Takeover, key: str) -> tuple[float, Lease]:

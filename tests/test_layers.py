@@ -22,7 +22,7 @@ ROWS = [
     {"workers", "trials", "checks", "view"},
     {"hiring"},
     {"crew", "worker_process"},
-    {"stage", "panels", "letters", "tour"},
+    {"stage", "panels", "letters", "tour", "cloud", "sliders"},
     {"lab", "scenarios"},
     {"course", "doctor", "demo"},
     {"cli", "__init__"},
@@ -34,7 +34,7 @@ SPEAKS_NATS = {
     "summary", "observer", "takeovers", "trials", "ledger", "hiring", "crew", "stage", "lab",
 }  # fmt: skip
 STARTS_PROCESSES = {"broker", "guard", "crew"}
-SHOWS_WIDGETS = {"view", "panels", "letters", "tour", "lab", "__init__"}
+SHOWS_WIDGETS = {"view", "sliders", "panels", "letters", "tour", "lab", "__init__"}
 
 PACKAGE = Path(meetupq.__file__).parent
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))

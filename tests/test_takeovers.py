@@ -321,6 +321,8 @@ async def test_a_trial_measures_each_kill(how: str, broker: Broker, timing: Timi
     trial = await measure(broker, how, timing, kills=3, standbys=2, others=3)
     assert len(trial.delays) == 3
     assert all(-timing.margin < delay < 5 for delay in trial.delays)
+    assert len(trial.after_note) == (3 if how in ("marker", "key_ttl") else 0) or how == "observe"
+    assert all(0 <= delay < 5 for delay in trial.after_note)
     client = await broker.connect()
     assert not [name for name in await client.jetstream().streams_info() if "trial" in name.config.name]
     await client.close()
@@ -333,7 +335,7 @@ async def test_an_observer_is_faster_than_the_brokers_own_step(broker: Broker, t
 
 
 def test_a_trial_says_what_it_found(timing: Timing) -> None:
-    trial = Trial("observe", tuple(n / 1000 for n in range(1, 21)), timing, 3, 20)
+    trial = Trial("observe", tuple(n / 1000 for n in range(1, 21)), (), timing, 3, 20)
     assert (trial.median, trial.percentile(95), trial.worst) == (0.010, 0.019, 0.020)
     assert str(trial) == "observe: 20 kills, later than the TTL by 10, 19, 20 ms (median, 95 %, worst)"
 
