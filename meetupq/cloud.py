@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from meetupq.canvas import FAINT, GRID, INK, MUTED, OKABE_ITO, WHITE, plain
@@ -49,7 +48,7 @@ def takeover_cloud(trials: Sequence[Trial], *, width: int = 960, height: int | N
     most = max((1000 * delay for trial in trials for delay in trial.delays), default=100.0)
     axes.set_xlim(min(least, 0.0), max(most * 1.04, 50.0))
     axes.set_ylim(max(len(trials), 1) - 0.4, -0.6)
-    axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(max((width - 400) // 80, 2), integer=True))
     axes.yaxis.set_visible(False)
     axes.tick_params("x", length=0, pad=6, labelsize=13, labelcolor=MUTED)
     axes.set_xlabel("milliseconds after the nominal expiry of the lease", size=13, color=MUTED)
@@ -57,7 +56,7 @@ def takeover_cloud(trials: Sequence[Trial], *, width: int = 960, height: int | N
     axes.spines[["top", "left", "right"]].set_visible(False)
     axes.spines["bottom"].set(color=FAINT)
     if not trials:
-        figure.add_artist(Text(width / 2, height / 2, "nothing measured yet", color=MUTED, size=16, ha="center"))
+        figure.text(0.5, 0.5, "nothing measured yet", color=MUTED, size=16, ha="center")
     return figure
 
 

@@ -341,7 +341,9 @@ class Lab:
         self._raise_failures()
         return self._stage.ledger
 
-    async def trial(self, how: str, *, kills: int = 20, standbys: int = 3, others: int = 20) -> Trial:
+    async def trial(
+        self, how: str, *, kills: int = 20, standbys: int = 3, others: int = 20, timing: Timing | None = None
+    ) -> Trial:
         """Kill owners, and measure how late the next ones come. It has a bucket of its own, and takes some 3 TTLs.
 
         Args:
@@ -349,9 +351,10 @@ class Lab:
             kills: how many owners die.
             standbys: how many wait for all of their leases.
             others: how many more leases are alive in the bucket.
+            timing: whose leases are tried; None: the lab's.
         """
         self._check()
-        settings = {"kills": kills, "standbys": standbys, "others": others}
+        settings: dict[str, Any] = {"kills": kills, "standbys": standbys, "others": others, "timing": timing}
         with _stoppable():
             trial = asyncio.run_coroutine_threadsafe(self._stage.trial(how, **settings), self._loop)
             return await asyncio.wrap_future(trial)

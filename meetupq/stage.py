@@ -375,9 +375,9 @@ class Stage:
                 cancelled.append(item)
         return cancelled
 
-    async def trial(self, how: str, **options: Any) -> Trial:
+    async def trial(self, how: str, timing: Timing | None = None, **options: Any) -> Trial:
         """Kill owners in a bucket of their own, and measure how late the next ones come; see `trials.measure`."""
-        return await measure(self.broker, how, self.timing, **options)
+        return await measure(self.broker, how, timing or self.timing, **options)
 
     async def claims(self) -> list[Claim]:
         """The roster, after a look at the bucket as it is now."""
