@@ -32,6 +32,8 @@ from meetupq.timeline import JobLine, JobState, Ownership, Timeline, WorkerState
 Told = History | Iterable[Event] | Timeline
 """What pictures and twins are made from."""
 _Spans = list[tuple[float, float]]
+Place = tuple[float, float, str, float, _Spans]
+"""Where words may stand: x, y, their colour, up to where, and what they must not cross."""
 
 # --- colours and marks -------------------------------------------------------------------------------
 
@@ -55,24 +57,30 @@ MARKS: Final = {
     "timed_out": ("hourglass", "#0F6E84", "timed out"), "terminated": ("■", "#24292F", "terminated"),
     "stuck": ("⊠", JOB_STATE_COLOURS["stuck"], "stuck"), "dead": ("◆", JOB_STATE_COLOURS["dead"], "dead"),
     "redriven": ("◇", JOB_STATE_COLOURS["dead"], "redriven"), "escalated": ("➘", "#8E3A9D", "escalated"),
-    "free": ("○", MUTED, "free"), "frozen": ("❄", "#0072B2", "frozen"), "cut": ("✂", "#7D4E57", "cut off"),
-    "expired": ("▼", "#8A5A00", "expired"), "released": ("↩", "#0F6E84", "released"),
-    "lost": ("⊘", "#9B1C3A", "lost"), "finished": ("✓", "#1A7F37", "finished"),
+    "free": ("○", MUTED, "free"), "finished": ("✓", "#1A7F37", "finished"),
+    "released": ("↩", "#0F6E84", "released"), "cancelled": ("⊖", MUTED, "cancelled"),
+    "restored": ("⇄", "#7D4E57", "restored"), "thawed": ("☀", "#A86400", "thawed"),
+    "expired": ("▼", "#8A5A00", "expired"), "lost": ("⊘", "#9B1C3A", "found out"),
+    "cut": ("✂", "#7D4E57", "cut off"), "frozen": ("❄", "#0072B2", "frozen"),
+    "stale": ("burst", "#C8102E", "stale write"), "refused": ("shield", "#0B6B4F", "refused"),
 }  # fmt: skip
 """Kind of mark: glyph, colour, the word in the key. The order is that of drawing and of the key."""
 
 # Kind of stroke: drawing order, width in pixels (0 = follows the layout), dashes.
 _STROKES: Final[dict[str, tuple[float, float, tuple[float, ...]]]] = {
     "outage": (1.0, 0, ()), "plate": (1.1, 0, ()), "spotlit": (1.14, 0, ()), "spot": (1.15, 0, ()),
-    "wait": (1.2, 1.5, ()), "fall": (1.3, 1.4, ()), "tail": (2.0, 0, ()), "paper": (2.05, 0, ()),
-    "hatch": (2.1, 1.2, ()), "bar": (2.2, 0, ()), "hand": (2.25, 1.5, (1.2, 1.8)), "late": (2.3, 3, ()),
-    "swatch": (2.3, 12, ()), "beat": (2.4, 1.8, ()), "patience": (2.5, 1.1, (3, 2.5)), "limit": (2.6, 1.6, ()),
+    "wait": (1.2, 1.5, ()), "fall": (1.3, 1.4, ()), "tail": (2.0, 0, ()), "faint": (2.0, 0, ()),
+    "paper": (2.05, 0, ()), "hatch": (2.1, 1.2, ()), "wire": (2.1, 1.8, (4, 3)),
+    "rim": (2.16, 1.2, ()), "ground": (2.15, 0, ()),
+    "bar": (2.2, 0, ()), "strip": (2.2, 0, ()), "hand": (2.25, 1.5, (1.2, 1.8)), "late": (2.3, 3, ()),
+    "swatch": (2.3, 12, ()), "rail": (2.3, 3, ()), "share": (2.4, 3, ()), "write": (2.4, 1.8, ()),
+    "beat": (2.4, 1.8, ()), "patience": (2.5, 1.1, (3, 2.5)), "limit": (2.6, 1.6, ()),
     "now": (2.7, 1.3, ()),
 }  # fmt: skip
 
 EDGE, BADGE = 20.0, 18.0
 """The margin of a picture, and the white disc under a mark."""
-_TOP, _BOTTOM, _LANE, _LANE_FROM_PITCH, _MOST_PITCH, _MOST_BAR, _MARK = 80.0, 48.0, 15.0, 34.0, 58.0, 32.0, 13.5
+_TOP, _BOTTOM, _LANE, _MOST_BAR, _MARK = 80.0, 48.0, 15.0, 32.0, 13.5
 
 
 def worker_colour(timeline: Timeline, name: str) -> str:
@@ -95,12 +103,25 @@ def text_on(colour: str) -> str:
     return INK if 0.21 * red + 0.72 * green + 0.07 * blue > 0.22 else WHITE
 
 
+SHAPES: Final = {
+    "hourglass": Path([(-0.75, 1), (0.75, 1), (-0.75, -1), (0.75, -1), (-0.75, 1)], closed=True),
+    "burst": Path.unit_regular_star(8, 0.42),
+    # A shield with a bar across it, which is drawn the other way round and so is a hole.
+    "shield": Path(
+        [(-0.85, 0.85), (0, 1), (0.85, 0.85), (0.8, -0.1), (0, -1), (-0.8, -0.1), (-0.85, 0.85),
+         (-0.5, 0.1), (0.5, 0.1), (0.5, 0.38), (-0.5, 0.38), (-0.5, 0.1)],
+        [1, 2, 2, 2, 2, 2, 79, 1, 2, 2, 2, 79],
+    ),
+}  # fmt: skip
+"""The shapes that the font lacks."""
+
+
 @lru_cache(maxsize=64)
 def _shape(kind: str) -> Path:
     """A mark as an outline around (0, 0), so that one Line2D draws all marks of a kind."""
     glyph = MARKS[kind][0]
-    if glyph == "hourglass":  # the one shape that DejaVu Sans lacks
-        return Path([(-0.75, 1), (0.75, 1), (-0.75, -1), (0.75, -1), (-0.75, 1)], closed=True)
+    if glyph in SHAPES:
+        return SHAPES[glyph]
     path = TextPath((0, 0), glyph, size=100, prop=_font(13, False))
     box = path.get_extents()
     return path.transformed(Affine2D().translate(-(box.x0 + box.x1) / 2, -(box.y0 + box.y1) / 2))
@@ -189,13 +210,14 @@ def window(now: float) -> tuple[float, float]:
 
 @dataclass
 class Row:
-    """Where a row is, up to where it is taken, and what no label may cross in it, in its bars and above it (pixels)."""
+    """Where a row is, up to where it is taken, and what no label may cross: in it, in bars, above, below; pixels."""
 
     y: float
     taken: float
     obstacles: _Spans
     inside: _Spans
     above: _Spans
+    below: _Spans
 
 
 class Picture:
@@ -208,7 +230,10 @@ class Picture:
 
     title = subtitle = nothing = ""
     axis_label = "seconds since the stage opened"
-    right_margin, least_pitch = EDGE, 24.0
+    right_margin = EDGE
+    least_pitch, lane_from_pitch, most_pitch = 24.0, 34.0, 58.0
+    two_lanes = False
+    """Whether there is a second, thinner lane below the bars of a row."""
 
     def __init__(self, *, width: int = 960, height: int = 380, pixel_ratio: float = 1.0) -> None:
         self.width, self.height, self.pixel_ratio = width, height, pixel_ratio
@@ -220,7 +245,7 @@ class Picture:
         self._canvas: Any = FigureCanvasAgg(self.figure)
         self._pixels = Affine2D().scale(pixel_ratio, -pixel_ratio).translate(0, height * pixel_ratio)
         self._top, self._bottom = _TOP, max(height - _BOTTOM, _TOP + 20)
-        self._left, self._right = 96.0, width - self.right_margin
+        self._left, self._right = 96.0, width - min(self.right_margin, width * 0.55)
         self._most_rows = max(1, int((self._bottom - self._top) // self.least_pitch))
         self._fixed: list[Line2D | Text] = []
         self._moving: list[Line2D | Text] = []
@@ -303,24 +328,23 @@ class Picture:
         # The column of names grows in steps, so that one more letter doesn't move the whole picture.
         widest = max((text_width(plain(name), 14) for name in names), default=0.0)
         self._left = min(max(ceil((widest + 26) / 32) * 32.0, 96.0), self.width * 0.24)
-        self._pitch = min((self._bottom - self._top) / max(len(names), 4), _MOST_PITCH)
-        self._lane = _LANE if self._pitch >= _LANE_FROM_PITCH else 0.0
-        self._bar = min((self._pitch - self._lane) * (0.84 if self._lane else 0.74), _MOST_BAR)
+        self._pitch = min((self._bottom - self._top) / max(len(names), 4), self.most_pitch)
+        self._lane = _LANE if self._pitch >= self.lane_from_pitch else 0.0
+        self._under = min(max(round(self._pitch * 0.26), 14), 18) if self.two_lanes and self._pitch >= 48 else 0
+        room = self._pitch - self._lane - self._under
+        self._bar = min(room * (0.84 if self._lane else 0.74), _MOST_BAR)
+        self._strip = self._under - 3 if self._under else 4.0
         plate = min(30.0, self._pitch - 2)
-        self._widths = {
-            "bar": self._bar,
-            "tail": self._bar,
-            "paper": self._bar,
-            "plate": plate,
-            "outage": self._bottom - self._top,
-        }
+        self._widths = dict.fromkeys(("bar", "tail", "paper"), self._bar)
+        self._widths |= dict.fromkeys(("strip", "faint", "ground"), self._strip)
+        self._widths |= {"plate": plate, "outage": self._bottom - self._top}
         self._widths |= {"spotlit": self._pitch - 2, "spot": self._pitch - 2}
-        first = self._top + self._lane + (self._pitch - self._lane) / 2
+        first = self._top + self._lane + room / 2
         self._ys = [first + index * self._pitch for index in range(len(names))]
 
     def _row(self, y: float) -> Row:
         now = self._x(self._now)
-        return Row(y, self._left, [(now - 4, now + 4)], [], [(now - 4, now + 4)])
+        return Row(y, self._left, [(now - 4, now + 4)], [], [(now - 4, now + 4)], [(now - 4, now + 4)])
 
     def _colour(self, worker: str) -> str:
         return worker_colour(self._timeline, worker)
@@ -424,7 +448,7 @@ class Picture:
     def _draw_bar(self, colour: str, x0: float, x1: float, y: float, ticks: Iterable[float]) -> None:
         """A bar with white notches in its lower edge; at least 3 pixels long, for zero seconds are to be seen too."""
         self._stroke("bar", colour, x0, y, max(x1, x0 + 3), y)
-        base, height = y + self._bar / 2, 4.0  # clear of the letters in the bar
+        base, height = y + self._bar / 2, max(min(4.0, self._bar / 2 - 5), 2.0)  # clear of the letters in the bar
         for x in (self._x(tick) for tick in ticks if self._inside(tick)):
             self._stroke("beat", WHITE, x, base, x, base - height)
 
@@ -461,7 +485,7 @@ class Picture:
 
     def _caption(
         self, row: Row, colour: str, choice: Sequence[str], inner: tuple[float, float], starts: Sequence[float],
-        following: float, ground: str = "",
+        following: float, ground: str = "", least: int = 7,
     ) -> None:  # fmt: skip
         """Write the first of these words for which there is room: in the bar, beside it, above it.
 
@@ -470,16 +494,26 @@ class Picture:
         """
         (left, right), dark, above = inner, mix(colour, "#000000", 0.45), row.y - self._bar / 2 - 7
         within = text_on(ground or colour)
-        places: list[tuple[float, float, str, float, _Spans]] = [(left + 5, row.y, within, right - 5, row.inside)]
+        places: list[Place] = [(left + 5, row.y, within, right - 5, row.inside)]
         places += [(x, row.y, dark, following - 4, row.obstacles) for x in starts]
         places += [(left, above, dark, following - 4, row.above)] if self._lane else []
+        self._place(choice, places, least=least)
+
+    def _place(
+        self, choice: Sequence[str], places: Sequence[Place], size: float = 13, bold: bool = True, least: int = 999
+    ) -> tuple[float, float] | None:
+        """Write the first of these words for which one of the places has room; returns from where to where.
+
+        Words may be cut, if `least` letters are left of them.
+        """
         for wanted in choice:
             for x, y, ink, limit, taken in places:
                 room = min([limit] + [begin - 4 for begin, end in taken if end > x]) - x
-                if shown := fit(wanted, room, bold=True, least=min(len(wanted), 7)):
-                    self._text(x, y, shown, ink, bold=True)
-                    taken.append((x, x + text_width(shown, 13, True) + 4))
-                    return
+                if shown := fit(wanted, room, size, bold, least=min(len(wanted), least)):
+                    self._text(x, y, shown, ink, size=size, bold=bold)
+                    taken.append((x, x + text_width(shown, size, bold) + 4))
+                    return taken[-1]
+        return None
 
     def _note(self, x: float, y: float, choice: Sequence[str], colour: str, taken: _Spans) -> None:
         """Write the first of these words for which there is room right or left of a mark, or behind "now" near it."""

@@ -14,30 +14,34 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice, takewhile
-from math import ceil
+from math import ceil, inf
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from matplotlib.figure import Figure
 
 from meetupq.canvas import (
     BADGE,
     EDGE,
+    FAINT,
     INK,
     MARKS,
     MUTED,
     WHITE,
     Picture,
+    Place,
     Row,
     Told,
     delays,
     fit,
     last_heard,
+    mix,
     plain,
+    text_on,
     text_width,
     told,
 )
-from meetupq.timeline import Attempt, ItemLine, JobLine, Ownership
+from meetupq.timeline import Attempt, Cause, ItemLine, JobLine, Ownership, Write
 
 _TOLD_LETTERS: Final = 30
 """Of so many letters the words are tried; there is never room for more."""
@@ -195,25 +199,44 @@ class DeliveryPicture(Picture):
         self._caption(row, colour, choice, (left, right), starts, following, ground)
 
 
-ENDED_BY_TTL: Final = ("expired", "superseded")
+ENDED_BY_TTL: Final = ("expired", "superseded", "lost")
+_BACK: Final = {"frozen": "thawed", "cut": "restored"}
+
+
+class _Turn(NamedTuple):
+    """One ownership as it was drawn: until when its lease stood, its stretches there, its mark at the end."""
+
+    own: Ownership
+    after: Ownership | None
+    stands: float
+    stretches: list[tuple[Cause, float, float]]
+    ending: tuple[str, float] | None
 
 
 class LeasePicture(Picture):
-    """The live picture of lease ownership: a row per work item, a bar per ownership, the roster at the right edge."""
+    """The live picture of lease ownership: a row per work item, a bar per ownership, the roster at the right edge.
+
+    Below the bars is a lane for those who believe in a lease that is over, and for what they write to the ledgers.
+    """
 
     title = "Lease ownership"
-    subtitle = "ticks = renewals · hatched = owner gone, lease still stands · r = revision, the fencing token"
+    subtitle = (
+        "notches: white = renewed, dark = written · hatched = owner gone, lease stands · "
+        "thin = still believes · r = token"
+    )
     nothing = "no work items yet"
-    right_margin, least_pitch = 200.0, 34.0
+    right_margin = 260.0
+    least_pitch, lane_from_pitch, most_pitch = 31.0, 31.0, 72.0
+    two_lanes = True
 
     def _choose_rows(self) -> tuple[list[str], str]:
         def rank(item: ItemLine) -> tuple[float, float]:
-            if item.finished is not None:
-                return 0, item.finished
+            if item.ended is not None:
+                return 0, item.ended
             return ("free", "held", "suspect").index(item.state) + 1, -item.added
 
         items = self._timeline.items.values()
-        recent = [item for item in items if item.finished is None or item.finished >= self._start]
+        recent = [item for item in items if item.ended is None or item.ended >= self._start]
         shown = {item.name for item in sorted(recent, key=rank, reverse=True)[: self._most_rows]}
         self._items = [item for item in recent if item.name in shown]
         counted = Counter[str](item.state for item in items)
@@ -223,80 +246,267 @@ class LeasePicture(Picture):
 
     def _draw_rows(self) -> None:
         if self._items:
-            self._text(self._right + 34, self._top - 13, "owner", MUTED)
-            self._text(self.width - EDGE, self._top - 13, "expires in", MUTED, align="right")
+            heads = [("owner", self._right + 34, "left"), ("expires in", self.width - EDGE, "right")]
+            heads += [("done", self.width - EDGE - 84, "right")] if self._is_wide else []
+            for words, x, align in heads:
+                self._text(x, self._top - 13, words, MUTED, align=align)
+        from_above: list[tuple[float, float]] = []
         for item, y in zip(self._items, self._ys, strict=True):
             row = self._row(y)
+            row.above += from_above
             if not item.ownerships:
-                self._draw_wait(item.added, self._now, "free", y)
-            # No words across a mark that comes later in the row.
-            ends = [self._x(own.end) for own in item.ownerships if own.end is not None and own.how in ENDED_BY_TTL]
-            row.above += [(x - 10, x + 10) for x in ends]
-            for own, after in zip(item.ownerships, [*item.ownerships[1:], None], strict=False):
-                if (self._now if own.end is None else own.end) >= self._start:
-                    self._draw_ownership(own, after, row)
+                ended = self._now if item.ended is None else item.ended
+                self._draw_wait(item.added, ended, "free", y)
+                if item.cancelled is not None:
+                    self._end_mark("cancelled", self._x(item.added), self._x(ended), self._right, y)
+            # All shapes first: no words across a mark that comes later in the row.
+            turns = [
+                self._draw_turn(item, own, after, row)
+                for own, after in zip(item.ownerships, [*item.ownerships[1:], None], strict=False)
+                if max(self._now if own.end is None else own.end, own.believed_until(self._now)) >= self._start
+            ]
+            self._draw_below(item, turns, row)
+            for turn in turns:
+                self._label_turn(turn, row)
             self._draw_roster(item, y)
+            from_above = [] if self._under else row.below
 
-    def _draw_ownership(self, own: Ownership, after: Ownership | None, row: Row) -> None:
-        """A bar while the owner lives and holds the lease, a hatched tail while the lease outlives it."""
+    @property
+    def _small(self) -> float:
+        """The size of the words in the lane below the bars."""
+        return 11.0 if self._strip < 14 else 12.0
+
+    def _stretches(self, own: Ownership, begin: float, end: float) -> list[tuple[Cause, float, float]]:
+        """What became of the owner between two moments: at work (""), frozen, cut off, or no owner any more."""
+        known, at = own.believed_until(self._now), own.start
+        found: list[tuple[Cause, float, float]] = []
+        for absence in self._timeline.workers[own.worker].absences:
+            start, stop = max(absence.start, at), min(self._now if absence.end is None else absence.end, known)
+            if absence.cause != "killed" and start < stop:
+                found += [("", at, start), (absence.cause, start, stop)]
+                at = stop
+        found += [("", at, known), ("killed", known, end)]
+        cut = [(cause, max(since, begin), min(until, end)) for cause, since, until in found]
+        return [(cause, since, until) for cause, since, until in cut if since < until]
+
+    def _draw_turn(self, item: ItemLine, own: Ownership, after: Ownership | None, row: Row) -> _Turn:
+        """A bar while the owner lives and holds the lease, a hatched tail while the lease outlives it; all marks."""
         colour = self._colour(own.worker)
-        end = max(self._now if own.end is None else own.end, own.start)
-        alive = end if own.gone is None else min(max(own.gone, own.start), end)
-        stands = max(min(self._now, own.until), alive) if own.end is None else end
-        x0, x1, x_end = self._x(own.start), self._x(alive), self._x(end)
+        stands = max(self._now if own.end is None else own.end, own.start)
+        if own.end is None and (own.gone is not None or own.believed is not None):
+            away = own.believed_until(self._now) if own.gone is None else own.gone
+            stands = max(min(self._now, own.until), away)
+        x0, x_end = self._x(own.start), self._x(stands)
         following = self._right if after is None else self._x(after.start)
-        self._draw_bar(colour, x0, x1, row.y, own.renewals)
-        if own.gone is not None:
-            self._draw_hatch(colour, x1, self._x(stands), row.y)
-            if self._inside(alive):
-                self._mark(own.cause, x1, row.y)
+        stretches = self._stretches(own, own.start, stands)
+        if not stretches or stretches[0][0]:
+            self._draw_bar(colour, x0, x0, row.y, ())  # at least a trace of it
+        for cause, since, until in stretches:
+            if cause:
+                self._draw_gone(cause, colour, self._x(since), self._x(until), row.y)
+            else:
+                renewals = [at for at in own.renewals if since <= at <= until]
+                self._draw_bar(colour, self._x(since), self._x(until), row.y, renewals)
+        self._draw_writes(item, own, stands, row)
+        marks = self._draw_train(self._what_befell(own, own.start, stands), row.y)
         if own.end is None:
-            self._draw_patience(max(self._now, alive), own.until, row)
+            self._draw_patience(max(self._now, stands), own.until, row)
+        ending = None
+        if own.how in ENDED_BY_TTL and self._inside(stands):
+            ending = ("expired", x_end)
+            self._mark("expired", x_end, self._lane_of(row))
+            row.above.append((x_end - 10, x_end + 10))
+        elif own.how and self._inside(stands):
+            how = "cancelled" if own.how == "released" and stands >= (item.cancelled or inf) else own.how
+            ending = (how, self._end_mark(how, x0, x_end, following, row.y))
+            marks.append(ending[1])
+        spans = [(x - BADGE / 2, x + BADGE / 2) for x in marks]
+        row.inside += spans
+        row.obstacles += spans
+        return _Turn(own, after, stands, stretches, ending)
+
+    def _label_turn(self, turn: _Turn, row: Row) -> None:
+        """Who held it, with which token, and how that ended, as far as there is room."""
+        own, after, x_end = turn.own, turn.after, self._x(turn.stands)
+        following = self._right if after is None else self._x(after.start)
+        if turn.ending:
+            how, x = turn.ending
+            if how == "expired":
+                late = "" if after is None else delays(own, after)
+                told = (f"reclaimed {late}", late, delays(own, after, brief=True), "reclaimed") if after else (how,)
+                self._note(x, self._lane_of(row), told, INK, row.above)
+            else:
+                taken = [*row.obstacles, (self._left, x), (following - 4, self._right)]
+                self._note(x - 1, row.y, (how,), MARKS[how][1], taken)
+        # The words go into the longest stretch of work.
+        work = [(self._x(since), self._x(until)) for cause, since, until in turn.stretches if not cause]
+        left, right = max(work, key=lambda span: span[1] - span[0], default=(self._x(own.start),) * 2)
+        at_it = [span for span in row.inside if left < span[1] and span[0] < right]
+        left = max([left] + [end for begin, end in at_it if begin <= left])
         ahead = [self._x(self._now) + 6, self._x(own.until) + 6] if own.end is None and own.gone is None else []
-        inner = x0, x1 - (BADGE / 2 if own.gone is not None else 0)
-        full = f"{fit(plain(own.worker), 120, bold=True)} · r{own.token}"
-        self._caption(row, colour, (full, f"r{own.token}"), inner, [x for x in ahead if x > x1], following)
-        if own.how in ENDED_BY_TTL and self._inside(end):
-            self._draw_expiry(own, after, x_end, row)
-        elif own.how and self._inside(end):
-            mark = self._end_mark(own.how, x0, x_end, following, row.y)
-            taken = [*row.obstacles, (self._left, mark), (following - 4, self._right)]
-            self._note(mark - 1, row.y, (own.how,), MARKS[own.how][1], taken)
+        name = fit(plain(own.worker), 120, bold=True)
+        choice = [f"{name} · r{own.token}", name, f"r{own.token}"]
+        if own.progress_from and (own.reclaimed or own.progress_from.done):
+            longer = [f"{choice[0]} · {word}{own.progress_from.percent} %" for word in ("from ", "")]
+            choice[:0] = [words for words in longer if text_width(words, bold=True) <= right - left - 10]
+        colour = self._colour(own.worker)
+        self._caption(row, colour, choice, (left, right), [x for x in ahead if x > x_end], following, least=99)
 
-    def _draw_hatch(self, colour: str, x0: float, x1: float, y: float) -> None:
-        """A faint box with diagonal lines, cut off at its edges."""
-        self._draw_tail(colour, x0, x1, y, white=0.82)
-        foot = y + self._bar / 2
-        for step in range(ceil((x1 - x0 + self._bar) / 7)):
-            base = x0 - self._bar + 7 * step
-            left, right = max(base, x0), min(base + self._bar, x1)
-            self._stroke("hatch", colour, left, foot - (left - base), right, foot - (right - base))
+    def _lane_of(self, row: Row) -> float:
+        """The middle of the lane above the bars."""
+        return row.y - self._bar / 2 - 8
 
-    def _draw_expiry(self, own: Ownership, after: Ownership | None, x: float, row: Row) -> None:
-        """The expiry mark in the lane above the bars, and beside it how long the item had no living owner."""
-        lane = row.y - self._bar / 2 - 8
-        self._mark("expired", x, lane)
-        late = "" if after is None else delays(own, after)
-        choice = (
-            ("expired",) if after is None else (f"reclaimed {late}", late, delays(own, after, brief=True), "reclaimed")
-        )
-        self._note(x, lane, choice, INK, row.above)
+    def _what_befell(self, own: Ownership, after: float, end: float) -> list[tuple[float, str]]:
+        """When the owner was frozen, thawed and so on, or found out that the lease is lost."""
+        known = own.believed_until(self._now)
+        found: list[tuple[float, str]] = []
+        for absence in self._timeline.workers[own.worker].absences:
+            if absence.end is not None and absence.end <= own.start:
+                continue  # in an earlier life, before it had this lease
+            found.append((max(absence.start, own.start), absence.cause))
+            if absence.end is not None and absence.cause in _BACK:
+                found.append((absence.end, _BACK[absence.cause]))
+        found = [(at, kind) for at, kind in found if after <= at <= min(end, known)]
+        if own.lost is not None and after < own.lost <= end:
+            found.append((own.lost, "lost"))
+        return sorted((at, kind) for at, kind in found if self._inside(at))
+
+    def _draw_gone(self, cause: Cause, colour: str, x0: float, x1: float, y: float, *, thin: bool = False) -> None:
+        """A faint box: with diagonals where nobody is any more, upright bars where somebody is frozen, and dashes along
+        it where somebody works on, unheard."""
+        height = self._strip if thin else self._bar
+        self._stroke("faint" if thin else "tail", mix(colour, WHITE, 0.82), x0, y, x1, y)
+        half = height / 2
+        for edge in (y - half + 0.5, y + half - 0.5) if thin else ():
+            self._stroke("rim", colour, x0, edge, x1, edge)
+        if cause == "cut":
+            for at in (y - half * 0.45, y + half * 0.45) if not thin else (y,):
+                self._stroke("wire", colour, x0, at, x1, at)
+        elif cause == "frozen":
+            for step in range(ceil((x1 - x0) / 6)):
+                x = x0 + 3 + 6 * step
+                if x < x1:
+                    self._stroke("hatch", colour, x, y - half, x, y + half)
+        else:
+            for step in range(1, ceil((x1 - x0 + height) / 7)):
+                base = x0 - height + 7 * step
+                left, right = max(base, x0), min(base + height, x1)
+                self._stroke("hatch", colour, left, y + half - (left - base), right, y + half - (right - base))
+
+    def _draw_writes(self, item: ItemLine, own: Ownership, stands: float, row: Row) -> None:
+        """A dark notch in the upper edge for each write that did no harm."""
+        top, dark = row.y - self._bar / 2, mix(self._colour(own.worker), "#000000", 0.6)
+        for write in item.writes:
+            good = write.token == own.token and not write.stale and not write.refused
+            if good and self._inside(write.at) and write.at <= stands:
+                x = self._x(write.at)
+                self._stroke("write", dark, x, top - 2, x, top + 4)
+
+    def _draw_below(self, item: ItemLine, turns: Sequence[_Turn], row: Row) -> None:
+        """The lane of those who believe in a lease that is over, with what they do there."""
+        y = row.y + self._bar / 2 + (2 if self._under else 3.5) + self._strip / 2
+        found: list[tuple[float, str]] = []
+        zombies = []
+        for own in (turn.own for turn in turns):
+            known = own.believed_until(self._now)
+            if own.end is None or known <= own.end:
+                continue
+            colour, stretches = self._colour(own.worker), self._stretches(own, own.end, known)
+            for cause, since, until in stretches:
+                if cause:
+                    self._draw_gone(cause, colour, self._x(since), self._x(until), y, thin=True)
+                else:
+                    self._stroke("strip", colour, self._x(since), y, max(self._x(until), self._x(since) + 2), y)
+            found += self._what_befell(own, max(own.end, own.start) + 1e-9, known)
+            if stretches:
+                zombies.append((own, stretches[0]))
+        for write in item.writes:
+            if self._inside(write.at):
+                found += [(write.at, "stale")] * write.stale + [(write.at, "refused")] * bool(write.refused)
+        if (
+            item.cancelled is not None
+            and item.ownerships
+            and not any(turn.ending and turn.ending[0] == "cancelled" for turn in turns[-1:])
+        ):
+            found.append((item.cancelled, "cancelled"))
+        marks = self._draw_train(sorted(found, key=lambda event: event[0]), y)
+        row.below += [(x - 8, x + 8) for x in marks]
+        last = max(marks, default=self._left) + 8
+        if not self._under:
+            return
+        harm = [write for write in item.writes if write.stale or write.refused]
+        for own, (cause, since, until) in zombies:
+            x0, x1, name = self._x(since), self._x(until), fit(plain(own.worker), 90, self._small, bold=True)
+            colour = self._colour(own.worker)
+            pale, dark = mix(colour, WHITE, 0.82), mix(colour, "#000000", 0.45)
+            choice = (f"{name} still believes", "still believes", "believes")
+            places: list[Place] = [(x0 + 4, y, dark if cause else text_on(colour), x1 - 3, row.below)]
+            if not harm:  # its words need the room behind the marks
+                places += self._behind(max(last, self._x(own.believed_until(self._now))), y, dark, row)
+            span = self._place(choice, places, self._small)
+            if span and cause and span[0] < x1:
+                self._stroke("ground", pale, span[0] - 2, y, span[1] - 2, y)
+        if harm:
+            self._place(_harm(harm), self._behind(last, y, MARKS["stale"][1], row), self._small, bold=False)
+
+    def _behind(self, x: float, y: float, ink: str, row: Row) -> list[Place]:
+        return [(at, y, ink, self._right, row.below) for at in (x + 4, self._x(self._now) + 8) if at >= x]
+
+    def _draw_train(self, events: Sequence[tuple[float, str]], y: float) -> list[float]:
+        """Marks beside each other, even if they are close in time: who comes too soon moves on. Returns where they are.
+
+        What would stand too far from its moment is left out, as is a mark whose like stands there already.
+        """
+        marks: list[float] = []
+        drawn: dict[str, float] = {}
+        step = BADGE - 3
+        for at, kind in events:
+            here = self._x(at)
+            x = max(here, marks[-1] + step) if marks else here
+            if x - here <= 3 * step and drawn.get(kind, here) <= here:
+                self._mark(kind, x, y)
+                marks.append(x)
+                drawn[kind] = x
+        return marks
+
+    @property
+    def _is_wide(self) -> bool:
+        return self.width - self._right >= self.right_margin
 
     def _draw_roster(self, item: ItemLine, y: float) -> None:
         left, right, owner = self._right + 34, self.width - EDGE, item.owner
-        if owner is None:
-            words = "finished" if item.state == "done" else "free"
+        if self._is_wide and item.progress:
+            self._draw_share(item.progress.percent, right - 84, y)
+        if owner is None or item.ended is not None:
+            words = "finished" if item.state == "done" else item.state
             self._mark(words, left - 13, y)
             self._text(left, y, words, MARKS[words][1], bold=True)
             return
-        remaining = owner.until - self._now
-        if owner.gone is not None:
-            self._mark(owner.cause, left - 13, y)
-        else:
+        remaining, alive = owner.until - self._now, owner.gone is None and owner.believed is None
+        if alive:
             self._stroke("swatch", self._colour(owner.worker), left - 19, y, left - 7, y)
-        self._text(left, y, fit(plain(owner.worker), right - left - 62, bold=True), INK, bold=True)
-        colour = INK if owner.gone is None and remaining > 0 else MARKS["killed"][1]
+        else:
+            self._mark(owner.cause or "lost", left - 13, y)
+        room = right - left - 62 - 62 * self._is_wide
+        self._text(left, y, fit(plain(owner.worker), room, bold=True), INK, bold=True)
+        colour = INK if alive and remaining > 0 else MARKS["killed"][1]
         self._text(right, y, f"{remaining:.1f} s" if remaining > 0 else "due", colour, align="right", bold=True)
+
+    def _draw_share(self, percent: int, x: float, y: float) -> None:
+        """How far the work is, as a number and as a line below it."""
+        self._text(x, y - 1, f"{percent} %", INK, align="right")
+        self._stroke("rail", FAINT, x - 38, y + 9, x, y + 9)
+        if percent:
+            self._stroke("share", MUTED, x - 38, y + 9, x - 38 + 0.38 * percent, y + 9)
+
+
+def _harm(writes: Sequence[Write]) -> tuple[str, ...]:
+    """In words, what was done to the ledgers by those who were not the owner any more."""
+    stale, refused = sum(write.stale for write in writes), sum(bool(write.refused) for write in writes)
+    told = "stale write" if stale == 1 else f"{stale} stale writes" if stale else "write refused"
+    if not (stale and refused):
+        return (told,)
+    return (f"{told}: damage; the fence refused {'it' if refused == 1 else refused}", f"{told}, refused", told)
 
 
 def delivery_attempts(

@@ -12,6 +12,7 @@ import ipywidgets as widgets
 from meetupq.canvas import JOB_STATE_COLOURS, JOB_STATE_MARKS, WORKER_MARKS, worker_colour
 from meetupq.figures import DeliveryPicture, LeasePicture
 from meetupq.history import History
+from meetupq.roster import Claim
 from meetupq.summary import QueueSummary
 from meetupq.timeline import JobState, WorkerLine
 from meetupq.timing import Timing
@@ -22,17 +23,32 @@ ALIVE: Final = ("waiting", "working", "frozen", "cut off")
 _PARTS: Final = ("waiting", "in flight", "retrying", "stuck", "dead", "terminated", "acked")
 _ONE_LINE: Final = 70
 """Characters for which a header of usual width has room."""
-_CLAIM_MARKS: Final = {"held": "●", "suspect": "?", "expired": "▼", "released": "↩", "finished": "✓"}
+CLAIM_MARKS: Final = {
+    "free": "○", "held": "●", "suspect": "?", "expired": "▼", "released": "↩", "finished": "✓", "cancelled": "⊖",
+}  # fmt: skip
+_COLUMNS: Final = {
+    "work": 12, "state": 10, "owner": 9, "token": 5, "nonce": 7, "since": 7, "renewals": 8, "revision": 7,
+    "expires in": 11, "evidence": 11, "before": 7, "done": 6,
+}  # fmt: skip
+"""The columns of the roster, and the share of the width of each."""
+_LINE, _LEAST_LINES, _MOST_LINES = 23, 4, 8
+"""The height of a line of the roster in pixels, and for how many lines there is room before it scrolls."""
 _CARD_STYLE: Final = """
 .meetupq-card { border-radius: 6px; }
 .meetupq-worker { display: flex; gap: 6px; align-items: center; font-size: 14px; }
 .meetupq-worker i { flex: none; width: 12px; height: 12px; border-radius: 2px; }
 .meetupq-worker b { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.meetupq-worker em { flex: none; padding: 0 5px; font-size: 11px; font-style: normal; border: 1px solid;
-  border-radius: 8px; }
+.meetupq-worker em, .meetupq-kind em { flex: none; padding: 0 5px; font-size: 11px; font-style: normal;
+  border: 1px solid; border-radius: 8px; }
+.meetupq-kind { font-size: 11px; color: var(--jp-ui-font-color2, #57606a); white-space: nowrap; }
+.meetupq-kind em { color: var(--jp-ui-font-color1, #1f2328); font-weight: 600; }
 .meetupq-worker span { flex: none; margin-left: auto; font-size: 13px; }
+.meetupq-worker .meetupq-frozen, .meetupq-worker .meetupq-cut-off { font-weight: 600; }
+.meetupq-worker .meetupq-frozen { color: var(--jp-info-color0, #0b5f9e); }
+.meetupq-worker .meetupq-cut-off { color: var(--jp-warn-color0, #7d4e57); }
+.meetupq-doing b { color: var(--jp-error-color1, #b42318); }
 .meetupq-killed { color: var(--jp-error-color1, #b42318); font-weight: 600; }
-.meetupq-doing { position: relative; font-size: 12px; color: var(--jp-ui-font-color2, #57606a); white-space: nowrap;
+.meetupq-doing { position: relative; font-size: 13px; color: var(--jp-ui-font-color2, #57606a); white-space: nowrap;
   overflow: hidden; text-overflow: ellipsis; }
 """
 
@@ -255,13 +271,27 @@ class LeasePanel(Panel):
     role = "leases"
     actions = (
         _action("Add work", "Put up one more item of long work", "add_work"),
+        _action("Cancel", "Cancel the newest work that is not finished", "cancel_work"),
+        _action("Hire", "Start one more worker that lobbies", "hire", "leases"),
         _action("Kill all", "Kill all workers that lobby", "kill_all", "leases"),
     )
-    gaps = ("Kill all",)
+    gaps = ("Hire",)
     style = f"""{_CARD_STYLE}
-.meetupq-roster {{ width: 100%; font-size: 13px; border-collapse: collapse; }}
-.meetupq-roster th, .meetupq-roster td {{ text-align: left; padding: 2px 8px;
-  border-bottom: 1px solid var(--jp-border-color2, #d0d7de); }}
+.meetupq-roster {{ width: 100%; table-layout: fixed; font-size: 12px; border-collapse: separate; border-spacing: 0;
+  color: var(--jp-ui-font-color1, #1f2328); font-variant-numeric: tabular-nums; }}
+.meetupq-roster th, .meetupq-roster td {{ height: {_LINE}px; padding: 0 4px; text-align: left; white-space: nowrap;
+  overflow: hidden; text-overflow: ellipsis; border-bottom: 1px solid var(--jp-border-color2, #d0d7de);
+  box-sizing: border-box; }}
+.meetupq-roster th {{ position: sticky; top: 0; font-weight: 400; color: var(--jp-ui-font-color2, #57606a);
+  background: var(--jp-layout-color0, #fff); }}
+.meetupq-roster td:first-child, .meetupq-roster .meetupq-claimed {{ font-weight: 600; }}
+.meetupq-roster .meetupq-none td {{ color: var(--jp-ui-font-color2, #57606a); font-weight: 400; }}
+.meetupq-roster i {{ display: inline-block; width: 10px; height: 10px; margin-right: 4px; border-radius: 2px; }}
+.meetupq-roster u {{ display: inline-block; width: 28px; height: 6px; margin-right: 4px; border-radius: 3px;
+  overflow: hidden; background: var(--jp-border-color2, #d0d7de); }}
+.meetupq-roster u b {{ display: block; height: 100%; background: #0072b2; }}
+.meetupq-roster .meetupq-suspect {{ font-weight: 600; color: var(--jp-error-color1, #b42318); }}
+.meetupq-roster .meetupq-suspect u b {{ background: #b42318; }}
 """
 
     def _make_picture(self, **size: Any) -> LeasePicture:
@@ -273,53 +303,95 @@ class LeasePanel(Panel):
         facts = f"TTL {timing.lease_ttl:g} s · renewed every {timing.renew:g} s · timing {timing.name}"
         return facts, facts
 
+    def _build(self, width: int) -> list[widgets.Widget]:
+        # The box scrolls, not what is in it: that is made anew again and again, and would jump back to its top.
+        self._table = widgets.Box([self._summary], layout=widgets.Layout(overflow="auto", flex="0 0 auto"))
+        self._table.add_class("meetupq-claims")
+        self._summary.layout.width = "100%"
+        return [self._toolbar(), self._crew, self._image, self._table]
+
     def _summarise(self) -> str:
-        claims = self._controls.claims() if self._controls else []
-        done = {name for name, item in self._timeline.items.items() if item.state == "done"}
-        state = {c.item: "finished" if c.item in done else c.state for c in claims}
-        rows = "".join(
-            f"<tr><td>{escape(c.item)}</td><td>{_CLAIM_MARKS[state[c.item]]} {state[c.item]}</td>"
-            f"<td>{escape(c.owner)}</td>"
-            f"<td>{c.token}</td><td>{c.since:.1f} s</td><td>{c.renewals}</td>"
-            f"<td>{'–' if c.state in ('expired', 'released') else f'{c.expires_in:.1f} s'}</td>"
-            f"<td>{c.evidence}</td><td>{escape(', '.join(c.past_owners[-3:])) or '–'}</td></tr>"
-            for c in claims
+        items = self._timeline.items
+        claims: list[Claim | str] = [*self._controls.claims()] if self._controls else []
+        known = {claim.item for claim in claims if isinstance(claim, Claim)}
+        claims += [name for name in items if name not in known]
+        lines = min(max(len(claims), _LEAST_LINES), _MOST_LINES)
+        put(self._table.layout, f"{(lines + 1) * _LINE + 4}px", "height")
+        head = "".join(f'<th style="width:{share}%">{name}</th>' for name, share in _COLUMNS.items())
+        rows = [self._claim_row(claim) for claim in claims]
+        return f'<table class="meetupq-roster"><tr>{head}</tr>{"".join(rows)}</table>'
+
+    def _claim_row(self, claim: Claim | str) -> str:
+        """A line of the roster; of work that nobody has claimed only the name is known."""
+        name = claim if isinstance(claim, str) else claim.item
+        item = self._timeline.items.get(name)
+        state: str = "free" if isinstance(claim, str) else claim.state
+        if item and item.state in ("done", "cancelled"):
+            state = "finished" if item.state == "done" else "cancelled"
+        cells = dict.fromkeys(_COLUMNS, "–")
+        hint = ""
+        if not isinstance(claim, str) and claim.owner:
+            held = claim.state in ("held", "suspect")
+            colour = worker_colour(self._timeline, claim.owner)
+            nonce = getattr(claim, "nonce", "")[:6]
+            cells |= {
+                "owner": f'<i style="background:{colour}"></i>{escape(claim.owner)}',
+                "token": f"r{claim.token}",
+                "nonce": f"<code>{escape(nonce)}</code>" if nonce else "–",
+                "since": f"{claim.since:.1f} s",
+                "renewals": str(claim.renewals),
+                "revision": str(claim.revision),
+                "expires in": self._countdown(claim.expires_in) if held else "–",
+                "evidence": f"{escape(claim.evidence)} {_age(claim.evidence_age)}",
+                "before": escape(", ".join(claim.past_owners[-3:])) or "–",
+            }
+            hint = f' title="before: {escape(", ".join(claim.past_owners))}"' if claim.past_owners else ""
+        cells["work"] = escape(name)
+        cells["state"] = f"{CLAIM_MARKS[state]} {state}"
+        cells["done"] = f"{item.progress.percent} %" if item and item.progress else "–"
+        kind = "suspect" if state == "suspect" else "claimed" if state == "held" else "none"
+        marked = "".join(
+            f'<td class="meetupq-{kind}">{text}</td>' if column in ("state", "expires in") else f"<td>{text}</td>"
+            for column, text in cells.items()
         )
-        head = "".join(
-            f"<th>{name}</th>"
-            for name in ("work", "state", "owner", "token", "since", "renewals", "expires in", "seen by", "before")
-        )
-        return f'<table class="meetupq-roster"><tr>{head}</tr>{rows}</table>' if rows else ""
+        return f'<tr class="meetupq-{kind if kind == "none" else "owned"}"{hint}>{marked}</tr>'
+
+    def _countdown(self, seconds: float) -> str:
+        assert self._controls
+        share = min(max(seconds / self._controls.timing.lease_ttl, 0.0), 1.0)
+        return f'<u><b style="width:{100 * share:.0f}%"></b></u>{seconds:.1f} s'
 
     def _describe(self, now: float) -> str:
         return describe_leases(self._timeline, now=now)
 
 
+def _age(seconds: float) -> str:
+    """How long ago, in a few letters."""
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
+
+
 class _Card:
     """One worker: its name and colour, what it does in word and mark, its buttons. Four of them fit into a row."""
 
-    width, height = 209, 84
+    width, height = 209, 114
 
     def __init__(self, worker: WorkerLine, colour: str, press: Callable[..., None]) -> None:
-        name = worker.name
         self._worker = worker  # the timeline's own line, which changes with the history
-        self._offered = (False, 1)  # what a press of the toggles brings: as they show it, so that twice is as once
         self._colour = colour
-        self._text = widgets.HTML()
-        self._buttons = {
-            "Kill": button("Kill", f"Kill {name} now: {lab_call('kill', name)}", 42, danger=True),
-            "Stop": button("Stop", f"Let {name} finish, then stop: {lab_call('stop', name)}", 42),
-            "Start": button("Start", f"Start {name} again: {lab_call('relaunch', name)}", 42),
-        }
-        for description, action in (("Kill", "kill"), ("Stop", "stop"), ("Start", "relaunch")):
-            self._buttons[description].on_click(lambda _, a=action: press(a, name))
-        self._beats, self._pulls = button("♥", "", 28), button("×1", "", 28)
-        self._beats.on_click(lambda _: press("heartbeats", name, self._offered[0]))
-        self._pulls.on_click(lambda _: press("prefetch", name, self._offered[1]))
-        self._toggles = [self._beats, self._pulls] if worker.role == "queue" else []
-        buttons = row([row([*self._buttons.values()], 2), row(self._toggles, 2)], 6)
+        self._text, self._kind = widgets.HTML(), widgets.HTML()
+        # What a press brings is what the button shows, so that twice is as once.
+        self._calls: dict[str, tuple[Any, ...]] = {}
+        sizes = {"kill": 42, "stop": 42, "start": 42, "freeze": 58, "cut": 62, "beats": 28, "pulls": 28}
+        self._buttons = {key: button("", "", size, danger=key == "kill") for key, size in sizes.items()}
+        for key, made in self._buttons.items():
+            made.on_click(lambda _, key=key: press(*self._calls[key]))
+        for action in self._actions():
+            self._offer(*action, usable=False)
+        toggles = [self._buttons[key] for key in ("beats", "pulls") if worker.role == "queue"]
+        ends = row([self._buttons[key] for key in ("kill", "stop", "start")], 2)
+        absences = row([self._buttons[key] for key in ("freeze", "cut")], 2)
         self.box = widgets.VBox(
-            [self._text, buttons],
+            [self._text, row([ends, row(toggles, 2)], 6), row([absences, self._kind], 6, align_items="center")],
             layout=widgets.Layout(
                 width=f"{self.width}px",
                 height=f"{self.height}px",
@@ -330,39 +402,71 @@ class _Card:
             ),
         )
         self.box.add_class("meetupq-card")
-        self.box.add_class(f"meetupq-worker-{name}")
+        self.box.add_class(f"meetupq-worker-{worker.name}")
+
+    def _actions(self) -> list[tuple[str, str, str, tuple[Any, ...], str]]:
+        """For each button: its key, its description, what it does, the call, and why it has no effect now, if so."""
+        worker, name = self._worker, self._worker.name
+        alive = worker.state in ALIVE
+        dead = "" if alive else f"{name} is {worker.state}: {lab_call('relaunch', name)} starts it again"
+        found: list[tuple[str, str, str, tuple[Any, ...], str]] = [
+            ("kill", "Kill", f"Kill {name} now", ("kill", name), dead),
+            ("stop", "Stop", f"Let {name} finish, then stop", ("stop", name), dead),
+            ("start", "Start", f"Start {name} again", ("relaunch", name), f"{name} is at work" if alive else ""),
+        ]
+        task = f"{name} is a task and shares the lab's process: {lab_call('launch', name, process=True)} can be frozen"
+        if worker.absence("frozen"):
+            found.append(("freeze", "Thaw", f"Let {name} go on", ("thaw", name), dead))
+        else:
+            why = dead or ("" if worker.process else task)
+            found.append(("freeze", "Freeze", f"Let the process of {name} stand still", ("freeze", name), why))
+        if worker.absence("cut"):
+            found.append(("cut", "Restore", f"Give {name} its network back", ("restore", name), dead))
+        else:
+            found.append(("cut", "Cut", f"Cut {name} off from the network", ("cut", name), dead))
+        if worker.role == "queue":
+            beats, pulls = not worker.heartbeats, 3 if worker.prefetch == 1 else 1
+            what = "Heartbeats are off; turn them on" if beats else "Heartbeats are on; turn them off"
+            found.append(("beats", "♡" if beats else "♥", what, ("heartbeats", name, beats), ""))
+            what = f"P{self._pulls()}; let it pull {pulls}"
+            found.append(("pulls", f"×{worker.prefetch}", what, ("prefetch", name, pulls), ""))
+        return found
+
+    def _offer(self, key: str, description: str, what: str, call: tuple[Any, ...], why: str, *, usable: bool) -> None:
+        made, (method, *args) = self._buttons[key], call
+        self._calls[key] = call
+        put(made, description, "description")
+        put(made, f"{what}: {lab_call(method, *args)}{f' (off now: {why})' if why else ''}", "tooltip")
+        enable(made, usable and not why)
 
     def show(self, *, usable: bool) -> None:
         worker = self._worker
-        held = f" (attempt {worker.attempt})" if worker.attempt else ""
-        verb = "held" if worker.state == "killed" else "holds"
-        doing = f"{verb} {escape(worker.holds)}{held}" if worker.holds else "holds nothing"
+        doing, spoken = self._doing(), ""
+        if worker.role == "queue":
+            state = "on" if worker.heartbeats else "off"
+            spoken = f'<span class="meetupq-unseen">; heartbeats are {state}; it p{self._pulls()}</span>'
         low = "<em>low</em>" if worker.priority == "low" else ""
         put(
             self._text,
             f'<div class="meetupq-worker"><i style="background:{self._colour}"></i>'
-            f'<b title="{escape(worker.name)}">{escape(worker.name)}</b>{low}'
+            f'<b title="{escape(worker.name)}: {escape(worker.hired)}">{escape(worker.name)}</b>{low}'
             f'<span class="meetupq-{worker.state.replace(" ", "-")}">{WORKER_MARKS[worker.state]} {worker.state}</span>'
-            f'</div><div class="meetupq-doing" title="{doing}">{doing}{self._settings()}</div>',
+            f'</div><div class="meetupq-doing" title="{re.sub("<.*?>", "", doing)}">{doing}{spoken}</div>',
         )
-        alive = worker.state in ALIVE
-        for description, made in self._buttons.items():
-            enable(made, usable and alive != (description == "Start"))
-        for toggle in self._toggles:
-            enable(toggle, usable)
+        put(self._kind, f'<div class="meetupq-kind">{"<em>process</em>" if worker.process else "task"}</div>')
+        for action in self._actions():
+            self._offer(*action, usable=usable)
 
-    def _settings(self) -> str:
-        """Bring the toggles up to date; returns the same in words, for those who don't see the marks on them."""
-        if not self._toggles:
-            return ""
+    def _doing(self) -> str:
+        """What it has, or believes to have."""
         worker = self._worker
-        on, other = self._offered = (not worker.heartbeats, 3 if worker.prefetch == 1 else 1)
-        state, change = ("off", "on") if on else ("on", "off")
-        call = lab_call("heartbeats", worker.name, on)
-        put(self._beats, "♡" if on else "♥", "description")
-        put(self._beats, f"Heartbeats are {state}; turn them {change}: {call}", "tooltip")
-        pulls = f"ulls {worker.prefetch} job{'s' * (worker.prefetch > 1)} at once"
-        call = lab_call("prefetch", worker.name, other)
-        put(self._pulls, f"×{worker.prefetch}", "description")
-        put(self._pulls, f"P{pulls}; let it pull {other}: {call}", "tooltip")
-        return f'<span class="meetupq-unseen">; heartbeats are {state}; it p{pulls}</span>'
+        over = [escape(item) for item, own in worker.leases.items() if own.is_zombie]
+        held = [escape(item) for item, own in worker.leases.items() if not own.is_zombie]
+        if not worker.leases and worker.holds:
+            held = [escape(worker.holds) + (f" (attempt {worker.attempt})" if worker.attempt else "")]
+        parts = [f"{'held' if worker.state == 'killed' else 'holds'} {', '.join(held)}"] if held else []
+        parts += [f"<b>still believes in {', '.join(over)}</b>"] if over else []
+        return "; ".join(parts) or ("stands by: nothing to claim" if worker.stands_by else "holds nothing")
+
+    def _pulls(self) -> str:
+        return f"ulls {self._worker.prefetch} job{'s' * (self._worker.prefetch > 1)} at once"

@@ -10,9 +10,10 @@ import re
 from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
 from operator import itemgetter
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from meetupq.history import Event, History, events_of
 
@@ -21,7 +22,9 @@ JOB_STATES: Final[tuple[JobState, ...]] = get_args(JobState)
 JobStory = Literal["smooth", "fresh", "flying", "eventful"]
 JOB_STORIES: Final[tuple[JobStory, ...]] = get_args(JobStory)
 WorkerState = Literal["waiting", "working", "frozen", "cut off", "killed", "stopped"]
-ItemState = Literal["free", "held", "suspect", "done"]
+ItemState = Literal["free", "held", "suspect", "done", "cancelled"]
+Cause = Literal["", "frozen", "cut", "killed"]
+_AWAY: Final[dict[Cause, WorkerState]] = {"frozen": "frozen", "cut": "cut off", "killed": "killed"}
 
 
 @dataclass(slots=True)
@@ -143,9 +146,27 @@ class JobLine:
         return None
 
 
+class Progress(NamedTuple):
+    """How far a work item is."""
+
+    done: int
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{self.done} of {self.steps} steps"
+
+    @property
+    def percent(self) -> int:
+        """Rounded down, so that 100 means done."""
+        return min(100 * self.done // self.steps, 100)
+
+
 @dataclass(slots=True)
 class Ownership:
     """One stretch of time in which one worker held one lease.
+
+    The lease's end and the owner's belief in it are two things: a frozen owner can't know that its lease is over, and
+    one that was cut off gives up before it is.
 
     Attributes:
         worker: the owner.
@@ -153,11 +174,15 @@ class Ownership:
         start: when it was claimed, seconds.
         until: the nominal expiry as of the last renewal that is known.
         renewals: when it was renewed.
-        gone: when the owner was killed, frozen or cut off while it held the lease.
+        gone: when the owner was killed, frozen or cut off while it held the lease; None again if it is back in time.
         cause: which of the three it was: "killed", "frozen" or "cut".
-        end: when the ownership ended; None while the lease stands.
-        how: "released", "finished", "lost" or "expired"; "superseded" where the next claim is all that is known.
+        end: when the lease ended; None while it stands.
+        how: "released", "finished" or "expired"; "superseded" where the next claim is all that is known, and "lost"
+            where all that is known is that the owner found out.
+        lost: when the owner itself found out that the lease is lost; None if it didn't.
+        believed: until when the owner believed that the lease is its own; None while it does.
         reclaimed: whether this ownership took over from an owner whose lease had run out.
+        progress_from, progress_to: how far the work was at the claim, and after this owner's last step.
     """
 
     worker: str
@@ -166,21 +191,62 @@ class Ownership:
     until: float
     renewals: list[float] = field(default_factory=list)
     gone: float | None = None
-    cause: str = ""
+    cause: Cause = ""
     end: float | None = None
     how: str = ""
+    lost: float | None = None
+    believed: float | None = None
     reclaimed: bool = False
+    progress_from: Progress | None = None
+    progress_to: Progress | None = None
+
+    @property
+    def is_zombie(self) -> bool:
+        """Whether the lease is over and the owner doesn't know."""
+        return self.end is not None and self.believed is None
+
+    def believed_until(self, now: float) -> float:
+        """Until when the owner believed in it, as far as is known at `now`."""
+        return max(now if self.believed is None else self.believed, self.start)
+
+
+@dataclass(slots=True)
+class Write:
+    """One write to the ledgers: the one without a fence takes every write.
+
+    Attributes:
+        at: when, seconds.
+        worker, token, step: who wrote which step of the work, with which fencing token.
+        stale: whether the ledger without a fence took it although a newer token had written: damage.
+        refused: why the ledger with a fence refused it; "" if it didn't.
+    """
+
+    at: float
+    worker: str
+    token: int
+    step: int
+    stale: bool = False
+    refused: str = ""
 
 
 @dataclass(slots=True)
 class ItemLine:
-    """One work item's life: a row of the picture of lease ownership."""
+    """One work item's life: a row of the picture of lease ownership.
+
+    Attributes:
+        added, finished, cancelled: when; seconds.
+        ownerships: all of them, by token.
+        progress: how far it is; None if nobody has said.
+        writes: what was written to the ledgers.
+    """
 
     name: str
     added: float
     ownerships: list[Ownership] = field(default_factory=list)
     finished: float | None = None
-    progress: str = ""
+    cancelled: float | None = None
+    progress: Progress | None = None
+    writes: list[Write] = field(default_factory=list)
 
     @property
     def owner(self) -> Ownership | None:
@@ -191,16 +257,41 @@ class ItemLine:
     def state(self) -> ItemState:
         if self.finished is not None:
             return "done"
+        if self.cancelled is not None:
+            return "cancelled"
         if self.owner is None:
             return "free"
-        return "held" if self.owner.gone is None else "suspect"
+        return "held" if self.owner.gone is None and self.owner.believed is None else "suspect"
+
+    @property
+    def ended(self) -> float | None:
+        """When it was finished or cancelled."""
+        return self.finished if self.finished is not None else self.cancelled
+
+
+@dataclass(slots=True)
+class Absence:
+    """A stretch in which a worker was frozen, cut off or dead; `end` is None while it lasts."""
+
+    start: float
+    cause: Cause
+    end: float | None = None
 
 
 @dataclass(slots=True)
 class WorkerLine:
-    """What one worker does now. `role` is "queue" or "leases", as whoever started it said; "" for an outsider.
+    """What one worker does now.
 
-    `priority`, `heartbeats` and `prefetch` are those of a worker of the queue.
+    Attributes:
+        role: "queue" or "leases", as whoever started it said; "" for an outsider.
+        hired: all that was said about it then.
+        state: what it does, `since` when.
+        holds: the job or work item that it has, the latest one if it has several; `attempt` and `held_since` of it.
+        leases: the ownerships in which it believes, by work item.
+        stands_by: whether it has found nothing to claim and waits for the next lease to end.
+        absences: when it was frozen, cut off or dead.
+        process: whether it is an operating system process of its own.
+        priority, heartbeats, prefetch: of a worker of the queue.
     """
 
     name: str
@@ -213,6 +304,15 @@ class WorkerLine:
     priority: str = ""
     heartbeats: bool = True
     prefetch: int = 1
+    hired: str = ""
+    process: bool = False
+    stands_by: bool = False
+    leases: dict[str, Ownership] = field(default_factory=dict)
+    absences: list[Absence] = field(default_factory=list)
+
+    def absence(self, cause: Cause) -> Absence | None:
+        """The one of this cause that lasts, if one does."""
+        return next((a for a in reversed(self.absences) if a.cause == cause and a.end is None), None)
 
 
 @dataclass(slots=True)
@@ -279,7 +379,10 @@ class Timeline:
         return (
             bool(self.by_state["in flight"])
             or any(item.owner is not None for item in self.items.values())
-            or any(worker.state == "working" and worker.holds in self.jobs for worker in self.workers.values())
+            or any(
+                worker.leases or (worker.state == "working" and worker.holds in self.jobs)
+                for worker in self.workers.values()
+            )
         )
 
     def overdue(self, now: float) -> list[tuple[JobLine, Attempt]]:
@@ -468,48 +571,132 @@ class Timeline:
         return None
 
     def _on_added(self, event: Event) -> None:
-        self._item(event)
+        item = self._item(event)
+        if item.ended is not None and item.ended < event.at:  # the same name once more
+            item.finished = item.cancelled = item.progress = None
 
     def _on_claimed(self, event: Event, reclaimed: bool = False) -> None:
         item = self._item(event)
-        if (last := item.owner) is not None:
-            # Somebody else has the key, so this ownership has ended; how is for a later event to say.
-            last.end, last.how = min(event.at, max(last.until, last.start)), "superseded"
-        item.ownerships.append(Ownership(event.worker, event.revision, event.at, event.until, reclaimed=reclaimed))
-        self._hold(event)
+        own = Ownership(event.worker, event.revision, event.at, event.until, reclaimed=reclaimed)
+        own.progress_from = own.progress_to = item.progress
+        # By token: what a process says may come after what the next owner says.
+        place = len(item.ownerships)
+        while place and 0 < own.token < item.ownerships[place - 1].token:
+            place -= 1
+        item.ownerships.insert(place, own)
+        worker = self._hold(event)
+        if (former := worker.leases.get(event.job)) is not None:
+            former.believed = event.at  # its own, from before
+        worker.leases[event.job] = own
+        for absence in worker.absences:
+            if absence.end is None and own.gone is None:
+                self._miss(own, absence.start, absence.cause)
+        if own.believed is not None:  # told after its death
+            del worker.leases[event.job]
+        for earlier, later in pairwise(item.ownerships[max(place - 1, 0) : place + 2]):
+            if earlier.end is None:
+                # Somebody else has the key, so this ownership has ended; how is for a later event to say.
+                self._end_lease(earlier, min(later.start, max(earlier.until, earlier.start)), "superseded")
 
     def _on_reclaimed(self, event: Event) -> None:
         self._on_claimed(event, reclaimed=True)
 
     def _on_renewed(self, event: Event) -> None:
-        ownership = self._owned(event)
-        if ownership and ownership.end is None:
-            ownership.renewals.append(event.at)
-            ownership.until = max(ownership.until, event.until)
+        own = self._owned(event)
+        if own and own.end is None:
+            own.renewals.append(event.at)
+            own.until = max(own.until, event.until)
 
     def _on_released(self, event: Event) -> None:
-        self._end_ownership(event, "released")
-
-    def _on_lost(self, event: Event) -> None:
-        self._end_ownership(event, "lost")
-
-    def _on_expired(self, event: Event) -> None:
-        self._end_ownership(event, "expired")
+        self._give_back(event, "released")
 
     def _on_finished(self, event: Event) -> None:
         self._item(event).finished = event.at
-        self._end_ownership(event, "finished")
+        self._on_checkpointed(event)
+        self._give_back(event, "finished")
+
+    def _give_back(self, event: Event, how: str) -> None:
+        own = self._owned(event)
+        if own and (own.end is None or own.how == "superseded" or (own.how, how) == ("released", "finished")):
+            self._end_lease(own, event.at, how)
+        self._disbelieve(event, own)
+
+    def _on_expired(self, event: Event) -> None:
+        own = self._owned(event)
+        if own and (own.end is None or own.how in ("superseded", "lost")):
+            self._end_lease(own, event.at, "expired")
+
+    def _on_lost(self, event: Event) -> None:
+        own = self._owned(event)
+        if own:
+            own.lost = event.at
+            # An owner that gives up in time leaves its lease behind: that ends at its own time.
+            if own.end is None and event.at >= own.until:
+                self._end_lease(own, own.until if own.until > own.start else event.at, "lost")
+        self._disbelieve(event, own)
+
+    def _on_cancelled(self, event: Event) -> None:
+        item = self._item(event)
+        item.cancelled = event.at if item.finished is None else None
+
+    def _on_lobbied(self, event: Event) -> None:
+        self._worker(event).stands_by = True
 
     def _on_checkpointed(self, event: Event) -> None:
-        self._item(event).progress = event.detail
+        item, own = self._item(event), self._owned(event)
+        told = re.match(r"(\d{1,9}) of ([1-9]\d{0,8})\b", event.detail)
+        if not told:
+            return
+        progress = Progress(int(told[1]), int(told[2]))
+        item.progress = max(item.progress or progress, progress)
+        if own:
+            own.progress_to = progress
+        for later in item.ownerships[-1:]:
+            if later is not own and event.at <= later.start:  # told late
+                later.progress_from, later.progress_to = item.progress, max(later.progress_to or progress, progress)
 
-    def _end_ownership(self, event: Event, how: str) -> None:
-        ownership = self._owned(event)
-        if ownership and (ownership.end is None or ownership.how == "superseded" or how == "finished"):
-            # An owner that hears of its loss late has believed until then.
-            ownership.end = event.at if ownership.end is None or how == "lost" else ownership.end
-            ownership.how = how
-        self._let_go(event.worker, event.job, event.at)
+    def _on_written(self, event: Event) -> None:
+        write = self._write(event)
+        write.at, write.stale = event.at, event.detail.startswith("stale")
+
+    def _on_fenced(self, event: Event) -> None:
+        self._write(event).refused = event.detail or "refused"
+
+    def _write(self, event: Event) -> Write:
+        """The write that both ledgers speak of; who writes believes that it may."""
+        item, own = self._item(event), self._owned(event)
+        if own and own.believed is not None:
+            own.believed = max(own.believed, event.at)
+        told = (event.worker, event.revision, event.attempt)
+        for write in reversed(item.writes[-8:]):
+            if (write.worker, write.token, write.step) == told:
+                return write
+        item.writes.append(Write(event.at, *told))
+        return item.writes[-1]
+
+    def _end_lease(self, own: Ownership, at: float, how: str) -> None:
+        own.end, own.how = at if own.end is None else min(own.end, at), how
+        worker = self.workers[own.worker]
+        if own.believed is None and how in ("expired", "superseded") and not (own.cause or worker.role):
+            own.believed = own.end  # of an outsider nobody tells us what it believes
+            self._drop(worker, own, own.end)
+
+    def _disbelieve(self, event: Event, own: Ownership | None) -> None:
+        """The worker knows that it has the lease no more."""
+        if own:
+            own.believed = event.at if own.cause != "killed" or own.believed is None else own.believed
+            self._drop(self.workers[own.worker], own, event.at)
+
+    def _drop(self, worker: WorkerLine, own: Ownership, at: float) -> None:
+        for item in [name for name, held in worker.leases.items() if held is own]:
+            del worker.leases[item]
+            self._let_go(worker.name, item, at)
+
+    @staticmethod
+    def _miss(own: Ownership, at: float, cause: Cause) -> None:
+        own.gone, own.cause = max(at, own.start), cause
+        if cause == "killed":
+            own.believed = own.gone
 
     # --- workers and broker ------------------------------------------------------------------------
 
@@ -526,17 +713,19 @@ class Timeline:
         held = self.jobs[worker.holds].attempt(worker.attempt, name)
         return held is not None and held.end is None
 
-    def _hold(self, event: Event) -> None:
+    def _hold(self, event: Event) -> WorkerLine:
         worker = self._worker(event)
         if worker.state in ("waiting", "working"):
             worker.state, worker.since = "working", event.at
         worker.holds, worker.attempt, worker.held_since = event.job, event.attempt, event.at
+        worker.stands_by = False
+        return worker
 
     def _let_go(self, name: str, job: str, at: float) -> None:
         worker = self.workers.get(name)
         if worker and worker.holds == job:
-            worker.holds = ""
-            if worker.state == "working":
+            worker.holds = next(reversed(worker.leases), "")
+            if worker.state == "working" and not worker.holds:
                 worker.state, worker.since = "waiting", at
 
     def _become(self, event: Event, state: WorkerState) -> WorkerLine:
@@ -545,54 +734,83 @@ class Timeline:
         return worker
 
     def _on_started(self, event: Event) -> None:
+        self._forget(event)
         worker = self._become(event, "waiting")
-        worker.role, worker.holds, worker.attempt = event.detail.partition(" ")[0] or worker.role, "", 0
+        worker.hired, worker.process = event.detail, event.detail.endswith(", process")
+        if role := re.match(r"\w+", event.detail):
+            worker.role = role[0]
+        worker.attempt = 0
         self._on_tuned(event)
 
     def _on_tuned(self, event: Event) -> None:
-        """The words are those of `crew`: "queue high, heartbeats on, prefetch 1"."""
+        """The words are those of `hiring`: "queue high, heartbeats on, prefetch 1", and ", process" if it is one."""
         worker = self._worker(event)
-        if told := re.fullmatch(r"queue (\w+), heartbeats (on|off), prefetch (\d{1,3})", event.detail):
+        words = r"queue (\w+), heartbeats (on|off), prefetch (\d{1,3})(?:, process)?"
+        if told := re.fullmatch(words, event.detail):
             worker.priority, worker.heartbeats, worker.prefetch = told[1], told[2] == "on", int(told[3])
 
     def _on_stopped(self, event: Event) -> None:
-        self._become(event, "stopped").holds = ""
+        self._forget(event)
+        self._become(event, "stopped")
+
+    def _forget(self, event: Event) -> None:
+        """The worker ends, or is a new one of that name: it believes in nothing any more."""
+        worker = self._worker(event)
+        for own in worker.leases.values():
+            own.believed = max(event.at, own.start)
+        worker.leases.clear()
+        worker.holds, worker.stands_by = "", False
+        for absence in worker.absences:
+            absence.end = max(event.at, absence.start) if absence.end is None else absence.end
 
     def _on_killed(self, event: Event) -> None:
-        worker = self._become(event, "killed")
-        self._gone(event)
+        worker = self._worker(event)
         # What it holds may be settled already, by somebody else's late ack.
         for name in self._active | ({worker.holds: None} if worker.holds in self.jobs else {}):
             for attempt in self.jobs[name].attempts:
                 if attempt.worker == event.worker and attempt.end is None:
                     attempt.end, attempt.how = event.at, "killed"
                     self._file(self.jobs[name])
+        held, owned = worker.holds, list(worker.leases.values())
+        self._forget(event)
+        self._become(event, "killed").holds = held
+        worker.absences.append(Absence(event.at, "killed"))
+        for own in owned:
+            if own.end is None and own.gone is None:
+                self._miss(own, event.at, "killed")
 
     def _on_frozen(self, event: Event) -> None:
-        self._become(event, "frozen")
-        self._gone(event)
+        self._go(event, "frozen")
 
     def _on_cut(self, event: Event) -> None:
-        self._become(event, "cut off")
-        self._gone(event)
+        self._go(event, "cut")
 
     def _on_thawed(self, event: Event) -> None:
-        self._back(event)
+        self._back(event, "frozen")
 
     def _on_restored(self, event: Event) -> None:
-        self._back(event)
+        self._back(event, "cut")
 
-    def _gone(self, event: Event) -> None:
-        for item in self.items.values():
-            if item.owner and item.owner.worker == event.worker and item.owner.gone is None:
-                item.owner.gone, item.owner.cause = event.at, event.kind
+    def _go(self, event: Event, cause: Cause) -> None:
+        worker = self._become(event, _AWAY[cause])
+        if worker.absence(cause) is None:
+            worker.absences.append(Absence(event.at, cause))
+        for own in worker.leases.values():
+            if own.end is None and own.gone is None:
+                self._miss(own, event.at, cause)
 
-    def _back(self, event: Event) -> None:
+    def _back(self, event: Event, cause: Cause) -> None:
         worker = self._worker(event)
-        self._become(event, "working" if worker.holds else "waiting")
-        for item in self.items.values():
-            if item.owner and item.owner.worker == event.worker:
-                item.owner.gone, item.owner.cause = None, ""
+        if absence := worker.absence(cause):
+            absence.end = max(event.at, absence.start)
+        if worker.state in ("killed", "stopped"):
+            return
+        still = next((absence for absence in worker.absences if absence.end is None), None)
+        for own in worker.leases.values():
+            # Back in time: the lease has not run out yet.
+            if own.end is None and (event.at < own.until or not own.until):
+                own.gone, own.cause = (max(still.start, own.start), still.cause) if still else (None, "")
+        self._become(event, _AWAY[still.cause] if still else "working" if worker.holds else "waiting")
 
     def _on_broker_started(self, event: Event) -> None:
         if self.outages and self.outages[-1].end is None:

@@ -13,6 +13,8 @@ from meetupq.timeline import Attempt, ItemLine, JobLine, Ownership, Timeline
 from meetupq.timing import Timing
 
 _STORIES: Final = 3
+_AWAY: Final[dict[str, str]] = {"killed": "killed", "frozen": "frozen", "cut": "cut off"}
+_BACK: Final[dict[str, str]] = {"killed": "started again", "frozen": "thawed", "cut": "restored"}
 _ENDS: Final = {
     "acked": "acked it at {end:.1f} s",
     "naked": "handed it back at {end:.1f} s",
@@ -145,45 +147,114 @@ def describe_leases(events: Told, *, now: float | None = None) -> str:
     timeline, moment = told(events, now)
     items = list(timeline.items.values())
     counted = Counter[str](item.state for item in items)
-    words = {"held": "held", "suspect": "held by an owner that is gone", "free": "free", "done": "finished"}
+    words = {
+        "held": "held", "suspect": "held by an owner that is gone", "free": "free", "done": "finished",
+        "cancelled": "cancelled",
+    }  # fmt: skip
     parts = [f"{counted[state]} {word}" for state, word in words.items() if counted[state]]
     text = [
         f"{len(items)} work item{'s' * (len(items) > 1)}: {_listed(parts)}."
         if items
         else "There are no work items yet."
     ]
+    text += [_harm(item) for item in items if any(write.stale or write.refused for write in item.writes)][-2:]
     stories = [
-        _item_story(item, own, after, moment)
+        _item_story(item, own, after, timeline, moment)
         for item in items
         for own, after in zip(item.ownerships, [*item.ownerships[1:], None], strict=False)
-        if own.end is not None or own.gone is not None
+        if own.end is not None or own.gone is not None or own.believed is not None
+    ]
+    stories += [
+        (item.cancelled, f"{item.name} was cancelled at {item.cancelled:.1f} s.")
+        for item in items
+        if item.cancelled is not None and not item.ownerships
     ]
     text += [story for _, story in sorted(stories, reverse=True)[:_STORIES]]
     if len(stories) > _STORIES:
         text.append(f"{len(stories) - _STORIES} more ended before.")
+    text += _harmless_absences(timeline)
     held = [
         f"{own.worker} holds {item.name} (r{own.token}, expires in {max(own.until - moment, 0):.1f} s)"
         for item in items
-        if (own := item.owner) and own.gone is None
+        if (own := item.owner) and item.state == "held"
     ]
     text += [f"{_listed(held)}."] if held else []
     return " ".join(text + _outages(timeline))
 
 
-def _item_story(item: ItemLine, own: Ownership, after: Ownership | None, now: float) -> tuple[float, str]:
-    """How an ownership ended, or is about to: when, and a sentence or two."""
+def _item_story(
+    item: ItemLine, own: Ownership, after: Ownership | None, timeline: Timeline, now: float
+) -> tuple[float, str]:
+    """How an ownership ended, or is about to: when, and a few sentences."""
     story = f"{own.worker} held {item.name} (r{own.token})"
-    if own.gone is not None and own.how in ("", "expired", "superseded"):
-        story += f" and was {own.cause}{' off' * (own.cause == 'cut')} at {own.gone:.1f} s; the lease "
+    by_ttl = own.how in ("", "expired", "superseded", "lost")
+    if item.cancelled is not None and own is item.ownerships[-1]:
+        story += f", which was cancelled at {item.cancelled:.1f} s"
+    if own.gone is not None and by_ttl:
+        story += f" and was {_AWAY[own.cause]} at {own.gone:.1f} s; the lease "
+    elif own.end is None:
+        story += "; the lease "
+    if own.lost is not None and (own.end is None or own.lost < own.end):
+        story = f"{story.removesuffix('; the lease ')}; {own.worker} gave up at {own.lost:.1f} s, while the lease "
     if own.end is None:
         stands = f"still stands until {own.until:.1f} s." if own.until > now else "is due to expire."
-        return own.gone or own.start, story + stands
-    if own.how not in ("expired", "superseded"):
+        return own.gone or own.lost or own.start, story + stands
+    if not by_ttl:
         return own.end, f"{story} and {own.how} it at {own.end:.1f} s."
-    story += f"{', but the lease ran out at' if own.gone is None else 'stood until'} {own.end:.1f} s."
-    if after is None:
-        return own.end, story
-    return after.start, f"{story} {after.worker} reclaimed it (r{after.token}) {delays(own, after)}."
+    story += f"{', but the lease ran out at' if not story.endswith('lease ') else 'stood until'} {own.end:.1f} s."
+    if after is not None:
+        far = f"at {after.progress_from.percent} %, " if after.progress_from else ""
+        story += f" {after.worker} reclaimed it (r{after.token}) {far}{delays(own, after)}."
+    return own.end if after is None else after.start, story + _belief(own, timeline, now)
+
+
+def _belief(own: Ownership, timeline: Timeline, now: float) -> str:
+    """Whether the owner went on to believe in its lease when that was over."""
+    if own.end is None or own.believed_until(now) < own.end + 0.05:
+        return ""
+    worker = timeline.workers[own.worker]
+    back = [a.end for a in worker.absences if a.end is not None and own.end < a.end <= own.believed_until(now)]
+    thawed = f" was {_BACK[worker.absences[-1].cause]} at {back[-1]:.1f} s and" if back else ""
+    if own.believed is None:
+        why = ": it is frozen and can't know" * (worker.absence("frozen") is not None)
+        return f" {own.worker}{thawed} still believes in it{why}."
+    return f" {own.worker}{thawed} believed in it until {own.believed:.1f} s."
+
+
+def _harm(item: ItemLine) -> str:
+    """What those did to the ledgers who were not the owner any more."""
+    stale = [write for write in item.writes if write.stale]
+    refused = [write for write in item.writes if write.refused]
+    who = _listed(
+        [f"{worker} (r{token})" for worker, token in dict.fromkeys((w.worker, w.token) for w in stale or refused)]
+    )
+    if not stale:
+        return f"The ledger with a fence refused {_times(len(refused), 'write')} of {item.name} by {who}."
+    text = f"{_times(len(stale), 'stale write')} of {item.name} by {who} damaged the ledger without a fence"
+    fence = "it" if len(refused) == len(stale) == 1 else "them" if len(refused) == len(stale) else str(len(refused))
+    return text + (f"; the one with a fence refused {fence}." if refused else ".")
+
+
+def _harmless_absences(timeline: Timeline) -> list[str]:
+    """Who was frozen or cut off, and kept what it had, or had nothing."""
+    blamed = {
+        (own.worker, own.cause) for item in timeline.items.values() for own in item.ownerships if own.gone is not None
+    }
+    found = []
+    for worker in timeline.workers.values():
+        for absence in worker.absences[-1:]:
+            if worker.role != "leases" or absence.cause == "killed" or (worker.name, absence.cause) in blamed:
+                continue
+            away, since = _AWAY[absence.cause], absence.start
+            until = "" if absence.end is None else f"from {since:.1f} s to {absence.end:.1f} s and lost nothing by it"
+            found.append(
+                (since, f"{worker.name} {f'was {away} {until}' if until else f'is {away} since {since:.1f} s'}.")
+            )
+    return [text for _, text in sorted(found)[-2:]]
+
+
+def _times(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count > 1)}"
 
 
 def _outages(timeline: Timeline) -> list[str]:

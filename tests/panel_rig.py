@@ -13,6 +13,7 @@ import ipywidgets as widgets
 from meetupq import Lab
 from meetupq.dead_letters import DeadLetter
 from meetupq.history import History
+from meetupq.roster import Claim
 from meetupq.summary import QueueSummary
 from meetupq.timing import Timing
 from meetupq.view import Controls, View
@@ -29,12 +30,13 @@ class Bench:
         self.failures: list[str] = []
         self.counted: QueueSummary | None = None
         self.letters: list[DeadLetter] = []
+        self.claims: list[Claim] = []
         self.panels: list[View] = []
         self.controls = Controls(
             press=lambda action, *args, **options: self.pressed.append((action, args, options)),
             timing=timing or Timing.preset("ci"),
             failures=lambda: self.failures,
-            claims=list,
+            claims=lambda: self.claims,
             counted=lambda: self.counted,
             letters=lambda: self.letters,
         )

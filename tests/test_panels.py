@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from meetupq import Lab
 from meetupq.history import History
 from meetupq.letters import LettersPanel
 from meetupq.panels import LeasePanel, QueuePanel
+from meetupq.roster import Claim
 from meetupq.stage import Stage
 from meetupq.summary import QueueSummary
 from meetupq.timing import Timing
@@ -126,7 +128,134 @@ def test_a_worker_is_alive_or_can_be_started(bench: Bench) -> None:
     assert usable == {
         ("Kill", "ada"): False, ("Stop", "ada"): False, ("Start", "ada"): True,
         ("Kill", "bo"): True, ("Stop", "bo"): True, ("Start", "bo"): False,
+        ("Freeze", "ada"): False, ("Cut", "ada"): False, ("Freeze", "bo"): False, ("Cut", "bo"): True,
     }  # fmt: skip
+
+
+def offered(panel: View, name: str) -> dict[str, bool]:
+    """The buttons of a worker's card, and whether they have an effect now."""
+    return {
+        b.description: not b.disabled for b in buttons(panel) if f'("{name}")' in b.tooltip.partition(" (off now")[0]
+    }
+
+
+@pytest.mark.parametrize("kind, role", [(QueuePanel, "queue high, heartbeats on, prefetch 1"), (LeasePanel, "leases")])
+def test_one_button_freezes_and_thaws_and_one_cuts_and_restores(bench: Bench, kind: type[View], role: str) -> None:
+    history = bench.history
+    history.append("started", worker="ada", detail=f"{role}, process")
+    panel = bench.show(kind)
+    alive = {"Kill": True, "Stop": True, "Start": False}
+    steps = (
+        ("", {"Freeze": True, "Cut": True}),
+        ("frozen", {"Thaw": True, "Cut": True}),
+        ("cut", {"Thaw": True, "Restore": True}),
+        ("thawed", {"Freeze": True, "Restore": True}),
+        ("restored", {"Freeze": True, "Cut": True}),
+        ("frozen", {"Thaw": True, "Cut": True}),
+    )
+    for happened, buttons_now in steps:
+        if happened:
+            history.append(happened, worker="ada")
+        soon(lambda now=buttons_now: offered(panel, "ada") == alive | now)
+        for description in buttons_now:
+            the_button(panel, description, '"ada"').click()
+            assert bench.pressed.pop() == (description.lower(), ("ada",), {})
+    history.append("killed", worker="ada")
+    soon(lambda: offered(panel, "ada") == dict.fromkeys(("Kill", "Stop", "Freeze", "Cut"), False) | {"Start": True})
+    off = 'Cut ada off from the network: lab.cut("ada") (off now: ada is killed: lab.relaunch("ada") starts it again)'
+    assert the_button(panel, "Cut", '"ada"').tooltip == off
+
+
+def test_a_task_cannot_be_frozen_and_its_card_says_why(bench: Bench) -> None:
+    bench.history.append("started", worker="ada", detail="leases by observe, 2 slots")
+    bench.history.append("started", worker="bo", detail="leases by observe, 2 slots, process")
+    panel = bench.show(LeasePanel)
+    soon(lambda: has_button(panel, "Freeze", '"bo"'))
+    assert offered(panel, "ada")["Freeze"] is False and offered(panel, "bo")["Freeze"] is True
+    assert the_button(panel, "Freeze", '"ada"').tooltip == (
+        'Let the process of ada stand still: lab.freeze("ada") (off now: ada is a task and shares the lab\'s process: '
+        'lab.launch("ada", process=True) can be frozen)'
+    )
+    kinds = [
+        html.value
+        for html in all_of(panel, widgets.HTML)
+        if "meetupq-kind" in html.value and "<style" not in html.value
+    ]
+    assert [("<em>process</em>" in kind, "task" in kind) for kind in kinds] == [(False, True), (True, False)]
+
+
+def test_a_card_names_all_that_a_worker_holds_and_what_it_wrongly_believes_in(bench: Bench) -> None:
+    history = bench.history
+    history.append("started", worker="ada", detail="leases, 2 slots, process")
+    for token, item in enumerate(("import-eu", "reindex"), start=1):
+        history.append("claimed", item, "ada", revision=token, until=99)
+    panel = bench.show(LeasePanel)
+    soon(lambda: "holds import-eu, reindex" in text(panel))
+    history.append("frozen", worker="ada")
+    history.append("reclaimed", "import-eu", "bo", revision=9, until=199)
+    soon(lambda: "holds reindex; <b>still believes in import-eu</b>" in text(panel))
+    for item in ("import-eu", "reindex"):
+        history.append("lost", item, "ada")
+    history.append("thawed", worker="ada")
+    history.append("lobbied", worker="ada")
+    soon(lambda: "stands by: nothing to claim" in text(panel))
+
+
+def a_claim(item: str, **facts: Any) -> Claim:
+    told = {
+        "state": "held", "owner": "cy", "token": 3, "nonce": "f3a9c01b77", "revision": 17, "renewals": 5, "since": 2.0,
+        "expires_in": 0.5, "evidence": "watch", "evidence_age": 0.3, "past_owners": ("ada", "bo"),
+    }  # fmt: skip
+    return Claim(item=item, **told | facts)
+
+
+def roster_of(panel: View) -> dict[str, list[str]]:
+    """The roster: its cells by work item, without markup."""
+    lines = re.findall(r"<tr.*?</tr>", panel._summary.value)
+    cells = [re.findall(r"<t[dh].*?>(.*?)</t[dh]>", line) for line in lines]
+    return {row[0]: [re.sub("<.*?>", "", cell) for cell in row[1:]] for row in cells}
+
+
+def test_the_roster_has_a_line_for_every_item_and_all_that_is_known_of_its_claim(bench: Bench) -> None:
+    a_lobbyist(bench.history)
+    for item in ("reindex", "cleanup", "report", "thumbs"):
+        bench.history.append("added", item)
+    bench.history.append("checkpointed", "import-eu", "cy", revision=3, detail="4 of 10 steps")
+    bench.history.append("cancelled", "cleanup")
+    bench.claims = [
+        a_claim("import-eu"),
+        a_claim("reindex", state="suspect", owner="<b>", past_owners=()),
+        a_claim("report", state="expired", expires_in=0.0),
+        a_claim("thumbs", state="free", owner="", nonce="", past_owners=()),
+    ]
+    panel = bench.show(LeasePanel)
+    soon(lambda: "cleanup" in panel._summary.value)
+    roster = roster_of(panel)
+    assert roster["work"] == [
+        "state", "owner", "token", "nonce", "since", "renewals", "revision", "expires in", "evidence", "before", "done"
+    ]  # fmt: skip
+    assert roster["import-eu"] == [
+        "● held", "cy", "r3", "f3a9c0", "2.0 s", "5", "17", "0.5 s", "watch 0.3 s", "ada, bo", "40 %"
+    ]  # fmt: skip
+    assert roster["reindex"][:2] == ["? suspect", "&lt;b&gt;"]
+    assert (roster["report"][0], roster["report"][7]) == ("▼ expired", "–")
+    assert roster["thumbs"] == ["○ free", *["–"] * 10]
+    assert roster["cleanup"] == ["⊖ cancelled", *["–"] * 10], "nobody has claimed it"
+    share = 100 * 0.5 / bench.controls.timing.lease_ttl
+    assert f'<b style="width:{share:.0f}%">' in panel._summary.value
+    assert "background:#0072B2" in panel._summary.value, "the colour of its owner in the picture"
+
+
+def test_the_roster_keeps_its_height_and_scrolls_from_nine_lines_on(bench: Bench) -> None:
+    panel = bench.show(LeasePanel)
+    heights = {}
+    for count in (0, 1, 4, 8, 9, 40):
+        bench.claims = [a_claim(f"import-{number:02d}") for number in range(count)]
+        panel.refresh()
+        soon(lambda count=count: panel._summary.value.count("<tr") == count + 1)
+        heights[count] = int(panel._table.layout.height.removesuffix("px"))
+    assert heights[0] == heights[1] == heights[4] < heights[8] == heights[9] == heights[40]
+    assert panel._table.layout.overflow == "auto"
 
 
 def test_heartbeats_and_prefetch_are_as_the_timeline_says_and_a_press_changes_them(bench: Bench) -> None:
@@ -168,7 +297,9 @@ def test_workers_that_lobby_have_neither(bench: Bench) -> None:
     a_lobbyist(bench.history)
     panel = bench.show(LeasePanel)
     soon(lambda: has_button(panel, "Kill", '"cy"'))
-    assert {b.description for b in buttons(panel)} == {"Add work", "Kill all", "Kill", "Stop", "Start"}
+    assert {b.description for b in buttons(panel)} == {
+        "Add work", "Cancel", "Hire", "Kill all", "Kill", "Stop", "Start", "Freeze", "Cut"
+    }  # fmt: skip
     assert "heartbeats" not in text(panel)
 
 
@@ -265,6 +396,25 @@ def test_names_with_markup_are_text(bench: Bench) -> None:
     soon(lambda: "&lt;img src=x&gt;" in text(panel))
     assert "<img src=x>" not in text(panel)
     assert "<script>" not in text(panel)
+
+
+def test_what_the_lease_panel_hands_over_works_in_a_lab() -> None:
+    with Lab("ci", name="lease-buttons") as lab:
+        panel = lab.lease_panel()
+        for description in ("Hire", "Add work"):
+            the_button(panel, description).click()
+        soon(lambda: lab.history.where("claimed", job="work-1"), within=15)
+        owner = lab.history.where("claimed", job="work-1")[0].worker
+        soon(lambda: roster_of(panel).get("work-1", [""])[0] == "● held")
+        the_button(panel, "Cut", f'"{owner}"').click()
+        soon(lambda: has_button(panel, "Restore", f'"{owner}"'), within=15)
+        the_button(panel, "Restore", f'"{owner}"').click()
+        soon(lambda: lab.history.where("restored", worker=owner), within=15)
+        the_button(panel, "Cancel").click()
+        soon(lambda: roster_of(panel)["work-1"][0] == "⊖ cancelled", within=15)
+        the_button(panel, "Kill all").click()
+        soon(lambda: "✗ killed" in text(panel))
+        assert lab.failures == ()
 
 
 def test_each_panel_shows_its_own_workers(bench: Bench) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meetupq.history import KINDS, SOURCES, Event
-from meetupq.timeline import JOB_STATES, Timeline
+from meetupq.timeline import JOB_STATES, Progress, Timeline
 
 
 def told(*lines: str, until: float = 0.0) -> Timeline:
@@ -300,14 +302,14 @@ def test_a_new_claim_proves_that_the_old_one_ended_at_its_expiry() -> None:
 
 def test_a_late_word_about_the_old_ownership_leaves_the_new_one_alone() -> None:
     first, second = told(ADDED, CLAIM, "reclaimed w bo 9", "lost w ada 5", "expired w ada 5").items["w"].ownerships
-    assert first.how == "lost"
+    assert (first.how, first.lost) == ("expired", 4.0)
     assert (second.worker, second.end) == ("bo", None)
 
 
 def test_a_worker_that_reclaims_from_itself_is_told_apart_by_its_tokens() -> None:
     first, second = told(ADDED, CLAIM, "reclaimed w ada 9", "lost w ada 5").items["w"].ownerships
-    assert (first.token, first.how) == (5, "lost")
-    assert (second.token, second.end) == (9, None)
+    assert (first.token, first.how, first.lost, first.is_zombie) == (5, "superseded", 4.0, False)
+    assert (second.token, second.end, second.lost) == (9, None, None)
 
 
 def test_a_word_without_a_token_is_about_the_workers_latest_ownership() -> None:
@@ -315,9 +317,166 @@ def test_a_word_without_a_token_is_about_the_workers_latest_ownership() -> None:
     assert (ownership.how, ownership.end) == ("lost", 3.0)
 
 
-def test_progress_is_the_last_word_of_a_checkpoint() -> None:
-    events = [Event(1.0, "added", "w"), Event(2.0, "checkpointed", "w", "ada", detail="3 of 10 steps")]
-    assert Timeline(events).items["w"].progress == "3 of 10 steps"
+def test_progress_is_told_in_numbers_and_by_owner() -> None:
+    events = [
+        Event(1.0, "claimed", "w", "ada", revision=1),
+        Event(2.0, "checkpointed", "w", "ada", revision=1, detail="3 of 10 steps"),
+        Event(4.0, "reclaimed", "w", "bo", revision=5),
+        Event(3.0, "checkpointed", "w", "ada", revision=1, detail="4 of 10 steps"),  # told late, by another process
+        Event(5.0, "checkpointed", "w", "bo", revision=5, detail="7 of 10 steps"),
+        Event(6.0, "checkpointed", "w", "ada", revision=1, detail="5 of 10 steps"),  # a zombie
+    ]
+    item = Timeline(events).items["w"]
+    assert item.progress == (7, 10) and str(item.progress) == "7 of 10 steps" and item.progress.percent == 70
+    ada, bo = item.ownerships
+    assert (ada.progress_from, ada.progress_to) == (None, (5, 10))
+    assert (bo.progress_from, bo.progress_to) == ((4, 10), (7, 10))
+    assert Timeline([Event(1.0, "checkpointed", "w", "ada", detail="0 of 0 steps")]).items["w"].progress is None
+    assert Progress(199, 200).percent == 99
+
+
+# --- who believes what -----------------------------------------------------------------------------
+
+ADA = Event(0.5, "started", worker="ada", detail="leases, process")
+BO = Event(0.5, "started", worker="bo", detail="leases, 2 slots")
+
+
+def claimed(worker: str = "ada", at: float = 1.0, token: int = 5, until: float = 5.0, **facts: str) -> Event:
+    return Event(at, facts.get("kind", "claimed"), facts.get("item", "w"), worker, revision=token, until=until)
+
+
+def heard(kind: str, at: float, worker: str = "ada", token: int = 5, **facts: str) -> Event:
+    return Event(at, kind, facts.get("item", "w"), worker, revision=token, detail=facts.get("detail", ""))
+
+
+FROZEN = Event(3.0, "frozen", worker="ada")
+THAWED = Event(8.0, "thawed", worker="ada")
+EXPIRED = heard("expired", 5.0)
+HEIR = claimed("bo", at=5.2, token=9, until=9.2, kind="reclaimed")
+LOST = heard("lost", 8.5)
+
+
+def test_a_frozen_owner_believes_until_it_finds_out_whatever_the_order_in_which_that_is_told() -> None:
+    for late in permutations([EXPIRED, HEIR, THAWED, LOST]):
+        timeline = Timeline([ADA, BO, claimed(), FROZEN, *late])
+        ada, bo = timeline.items["w"].ownerships
+        assert (ada.end, ada.how, ada.gone, ada.cause) == (5.0, "expired", 3.0, "frozen"), late
+        assert (ada.lost, ada.believed, ada.is_zombie) == (8.5, 8.5, False), late
+        assert (bo.start, bo.end, bo.believed) == (5.2, None, None)
+        assert timeline.workers["ada"].leases == {} and timeline.workers["ada"].holds == ""
+        assert timeline.workers["bo"].leases == {"w": bo}
+
+
+def test_a_zombie_believes_as_long_as_it_is_frozen_and_until_it_has_found_out() -> None:
+    timeline = Timeline([ADA, BO, claimed(), FROZEN, EXPIRED, HEIR])
+    ada = timeline.items["w"].ownerships[0]
+    assert ada.is_zombie and ada.believed_until(7.0) == 7.0
+    assert timeline.workers["ada"].leases == {"w": ada} and timeline.moving
+    timeline.feed([THAWED])
+    assert ada.is_zombie and ada.believed_until(8.3) == 8.3 and timeline.workers["ada"].state == "working"
+    assert (ada.gone, ada.cause) == (3.0, "frozen"), "it came back too late"
+    timeline.feed([LOST])
+    assert (ada.is_zombie, ada.believed_until(99)) == (False, 8.5)
+    assert timeline.workers["ada"].state == "waiting"
+
+
+@pytest.mark.parametrize("kind", ["killed", "stopped", "started"])
+def test_who_is_dead_or_begins_anew_believes_in_nothing(kind: str) -> None:
+    timeline = Timeline([ADA, claimed(), Event(3.0, kind, worker="ada"), EXPIRED])
+    [own] = timeline.items["w"].ownerships
+    assert (own.believed, own.is_zombie, timeline.workers["ada"].leases) == (3.0, False, {})
+
+
+def test_of_an_outsider_nobody_knows_what_it_believes_until_it_says_so() -> None:
+    timeline = Timeline([claimed("guest"), heard("expired", 5.0, "guest")])
+    [own] = timeline.items["w"].ownerships
+    assert (own.believed, timeline.workers["guest"].state, timeline.moving) == (5.0, "waiting", False)
+    timeline.feed([heard("written", 6.0, "guest")])
+    assert own.believed == 6.0
+
+
+def test_an_owner_that_was_cut_off_gives_up_in_time_and_its_lease_stands_on() -> None:
+    timeline = Timeline([ADA, BO, claimed(), Event(2.0, "cut", worker="ada"), heard("lost", 4.5)])
+    item, ada = timeline.items["w"], timeline.workers["ada"]
+    assert (item.state, item.ownerships[0].end, item.ownerships[0].believed) == ("suspect", None, 4.5)
+    assert (ada.state, ada.leases, ada.holds) == ("cut off", {}, "")
+    timeline.feed([Event(4.8, "restored", worker="ada")])
+    assert item.state == "suspect", "it has given up, network or not"
+    timeline.feed([heard("expired", 5.0)])
+    assert (item.state, item.ownerships[0].how, item.ownerships[0].end) == ("free", "expired", 5.0)
+
+
+def test_who_is_back_before_the_lease_ends_keeps_it_and_the_stretch_is_remembered() -> None:
+    timeline = Timeline([ADA, claimed(), FROZEN, Event(4.0, "thawed", worker="ada")])
+    [own], ada = timeline.items["w"].ownerships, timeline.workers["ada"]
+    assert (own.gone, own.cause, timeline.items["w"].state) == (None, "", "held")
+    assert [(a.start, a.cause, a.end) for a in ada.absences] == [(3.0, "frozen", 4.0)]
+
+
+def test_a_worker_may_be_cut_off_and_frozen_at_once() -> None:
+    timeline = Timeline([ADA, claimed(until=20), Event(2.0, "cut", worker="ada"), FROZEN])
+    ada, [own] = timeline.workers["ada"], timeline.items["w"].ownerships
+    assert ada.absence("cut") and ada.absence("frozen") and ada.state == "frozen"
+    timeline.feed([THAWED])
+    assert (ada.state, ada.absence("frozen"), own.cause, own.gone) == ("cut off", None, "cut", 2.0)
+    timeline.feed([Event(9.0, "restored", worker="ada")])
+    assert (ada.state, own.cause, own.gone) == ("working", "", None)
+
+
+@pytest.mark.parametrize(("kind", "cause"), [("frozen", "frozen"), ("cut", "cut"), ("killed", "killed")])
+def test_a_claim_told_after_its_owner_is_gone_has_no_living_owner(kind: str, cause: str) -> None:
+    timeline = Timeline([ADA, Event(3.0, kind, worker="ada"), claimed(at=2.9)])
+    [own] = timeline.items["w"].ownerships
+    assert (own.gone, own.cause, timeline.items["w"].state) == (3.0, cause, "suspect")
+    assert own.believed == (3.0 if kind == "killed" else None)
+    assert (timeline.workers["ada"].leases == {}) == (kind == "killed")
+
+
+def test_a_renewal_told_after_the_freeze_still_moves_the_expiry() -> None:
+    timeline = Timeline([ADA, claimed(), FROZEN, Event(2.99, "renewed", "w", "ada", revision=5, until=6.9)])
+    [own] = timeline.items["w"].ownerships
+    assert (own.until, own.renewals, own.gone) == (6.9, [2.99], 3.0)
+
+
+def test_ownerships_stand_in_the_order_of_their_tokens_whoever_is_heard_first() -> None:
+    timeline = Timeline([ADA, BO, claimed("bo", at=2.0, token=9), claimed(at=1.0), heard("released", 1.9)])
+    ada, bo = timeline.items["w"].ownerships
+    assert [(own.worker, own.how, own.end) for own in (ada, bo)] == [("ada", "released", 1.9), ("bo", "", None)]
+    assert timeline.workers["ada"].state == "waiting"
+
+
+def test_a_worker_may_hold_several_leases_and_works_until_it_has_none() -> None:
+    timeline = Timeline([BO, claimed("bo"), claimed("bo", item="v", token=6)])
+    bo = timeline.workers["bo"]
+    assert (list(bo.leases), bo.holds, bo.state) == (["w", "v"], "v", "working")
+    timeline.feed([heard("released", 3.0, "bo", 6, item="v")])
+    assert (list(bo.leases), bo.holds, bo.state) == (["w"], "w", "working")
+    timeline.feed([Event(4.0, "killed", worker="bo")])
+    assert [item.state for item in timeline.items.values()] == ["suspect", "free"]
+
+
+def test_what_was_written_is_remembered_with_what_each_ledger_made_of_it() -> None:
+    def write(kind: str, at: float, worker: str, token: int, step: int, detail: str = "") -> Event:
+        return Event(at, kind, "w", worker, step, token, detail=detail)
+
+    stale = [write("written", 8.1, "ada", 5, 4, "stale: 9"), write("fenced", 8.2, "ada", 5, 4, "5 is older than 9")]
+    for told_in in (stale, stale[::-1]):
+        events = [ADA, claimed(), write("written", 2.0, "ada", 5, 3), HEIR, write("written", 6.0, "bo", 9, 4), *told_in]
+        writes = Timeline(events).items["w"].writes
+        assert [(w.at, w.worker, w.token, w.step, w.stale, w.refused) for w in writes] == [
+            (2.0, "ada", 5, 3, False, ""), (6.0, "bo", 9, 4, False, ""), (8.1, "ada", 5, 4, True, "5 is older than 9")
+        ]  # fmt: skip
+
+
+def test_cancelled_work_is_over_until_it_is_added_again() -> None:
+    timeline = Timeline([ADA, Event(0.6, "added", "w"), claimed(), Event(2.0, "cancelled", "w")])
+    item = timeline.items["w"]
+    assert (item.state, item.ended) == ("cancelled", 2.0)
+    timeline.feed([heard("released", 2.5)])
+    assert (item.state, item.ownerships[0].how) == ("cancelled", "released")
+    timeline.feed([Event(4.0, "added", "w")])
+    assert (item.state, item.ended, item.progress) == ("free", None, None)
+    assert Timeline([heard("finished", 1.0), Event(2.0, "cancelled", "w")]).items["w"].state == "done"
 
 
 # --- workers and broker ----------------------------------------------------------------------------
@@ -354,6 +513,29 @@ def test_a_workers_role_is_what_it_was_started_as() -> None:
         "ada": "queue",
         "bo": "leases",
     }
+
+
+@pytest.mark.parametrize(
+    ("hired", "role", "process"),
+    [
+        ("leases", "leases", False),
+        ("leases, process", "leases", True),
+        ("leases by observe, 2 slots, process", "leases", True),
+        ("queue high, heartbeats off, prefetch 3, process", "queue", True),
+        ("queue high, heartbeats off, prefetch 3", "queue", False),
+    ],
+)
+def test_what_a_worker_was_hired_for(hired: str, role: str, process: bool) -> None:
+    ada = Timeline([Event(1.0, "started", worker="ada", detail=hired)]).workers["ada"]
+    assert (ada.role, ada.process, ada.hired) == (role, process, hired)
+    assert ada.prefetch == (3 if role == "queue" else 1)
+
+
+def test_who_has_lobbied_in_vain_stands_by_until_it_has_a_lease() -> None:
+    timeline = Timeline([ADA, Event(2.0, "lobbied", worker="ada")])
+    assert (timeline.workers["ada"].state, timeline.workers["ada"].stands_by) == ("waiting", True)
+    timeline.feed([claimed()])
+    assert not timeline.workers["ada"].stands_by
 
 
 def test_outages_begin_and_end_with_the_broker() -> None:
@@ -457,6 +639,18 @@ def assert_filed(timeline: Timeline) -> None:
     assert [at for at, _, _ in timeline.letters] == sorted(at for at, _, _ in letters)
 
 
+def assert_beliefs(timeline: Timeline, now: float) -> None:
+    """A worker's leases are the ownerships in which it believes, and no others."""
+    owned = [own for item in timeline.items.values() for own in item.ownerships]
+    believed = {id(own) for own in owned if own.believed is None}
+    assert believed == {id(own) for worker in timeline.workers.values() for own in worker.leases.values()}
+    for item in timeline.items.values():
+        tokens = [own.token for own in item.ownerships if own.token]
+        assert tokens == sorted(tokens) or 0 in [own.token for own in item.ownerships]
+        assert all(own.end is not None for own in item.ownerships[:-1])
+        assert all(own.believed_until(now) >= own.start for own in item.ownerships)
+
+
 @settings(max_examples=400, deadline=None)
 @given(events=st.lists(ANYTHING, max_size=40))
 def test_no_order_of_events_raises_or_loses_a_job(events: list[Event]) -> None:
@@ -466,7 +660,8 @@ def test_no_order_of_events_raises_or_loses_a_job(events: list[Event]) -> None:
         timeline.feed([event])
         assert sum(timeline.counts.values()) == len(timeline.jobs)
         assert_filed(timeline)
-        assert {item.state for item in timeline.items.values()} <= {"free", "held", "suspect", "done"}
+        assert {item.state for item in timeline.items.values()} <= {"free", "held", "suspect", "done", "cancelled"}
+        assert_beliefs(timeline, event.at)
         timeline.overdue(event.at)
         for job in timeline.jobs.values():
             for attempt in job.attempts:

@@ -14,6 +14,7 @@ from test_figures import (
     reclaim,
     rejected,
     traffic,
+    zombie,
     zombies,
 )
 
@@ -126,6 +127,43 @@ def test_the_cause_of_a_loss_is_told_although_the_worker_is_back() -> None:
     assert "ada held import-eu (r1) and was killed at 4.0 s" in describe_leases(h)
     assert "3.8 s after the kill" in describe_leases(h)
     assert "was cut off at 4.0 s" in describe_leases(reclaim(cause="cut"))
+
+
+@pytest.mark.parametrize(
+    ("now", "parts"),
+    [
+        (6.2, ["ada held import-eu (r1) and was frozen at 6.0 s; the lease still stands until 9.6 s.",
+               "cy held import-us (r2) and was cut off at 5.0 s; the lease still stands until 8.7 s."]),
+        (8.3, ["cy held import-us (r2) and was cut off at 5.0 s; cy gave up at 8.2 s, while the lease still stands",
+               "dan held cleanup (r3), which was cancelled at 6.4 s and released it at 6.7 s.",
+               "eve was frozen from 5.4 s to 8.1 s and lost nothing by it."]),
+        (10.5, ["bo reclaimed it (r27) at 40 %, 4.0 s after the freeze, 0.30 s after expiry.",
+                "ada still believes in it: it is frozen and can't know.",
+                "dan reclaimed it (r20) at 60 %, 4.0 s after the cut, 0.30 s after expiry."]),
+        (14.1, ["ada was thawed at 14.0 s and still believes in it."]),
+        (16.0, ["4 work items: 2 held, 1 finished and 1 cancelled.",
+                "1 stale write of import-eu by ada (r1) damaged the ledger without a fence; the one with a fence "
+                "refused it.",
+                "ada was thawed at 14.0 s and believed in it until 14.6 s."]),
+    ],
+)  # fmt: skip
+def test_the_twin_tells_the_story_of_a_zombie(now: float, parts: list[str]) -> None:
+    told = describe_leases(zombie(), now=now)
+    for part in parts:
+        assert part in told, told
+    assert len(told) < 1000
+
+
+def test_the_twin_counts_the_stale_writes_of_each_ledger() -> None:
+    h = zombie()
+    h.append("written", "import-eu", "ada", at=14.3, revision=1, attempt=6, detail="stale: token 27 wrote before")
+    assert (
+        "2 stale writes of import-eu by ada (r1) damaged the ledger without a fence; the one with a fence refused 1."
+        in (describe_leases(h))
+    )
+    h = reclaim()
+    h.append("fenced", "import-eu", "ada", at=8.0, revision=1, attempt=6, detail="older")
+    assert "The ledger with a fence refused 1 write of import-eu by ada (r1)." in describe_leases(h)
 
 
 def test_many_held_items_are_counted() -> None:

@@ -288,3 +288,93 @@ async def test_the_stop_button_ends_a_cell_that_waits(open_notebook: OpenNoteboo
     await notebook.show(1)
     await notebook.press(panel, "Kill", "ada")
     await until_card_says(panel, "ada", "killed")
+
+
+async def test_four_cards_fit_a_row_and_the_roster_scrolls_and_stays_where_it_is(
+    open_notebook: OpenNotebook, screenshots: Path
+) -> None:
+    """The table is made anew several times a second; who has scrolled it must not be thrown back to its top."""
+    more = """
+lab.launch("cy", "dan", role="leases")
+lab.add_work(*[f"import-{number:02d}" for number in range(12)], seconds=60)
+await lab.until("claimed", count=4, within=20)
+"""
+    notebook, panel = await open_leases(open_notebook, more)
+    table = panel.locator(".meetupq-claims")
+    empty = await table.bounding_box()
+    await notebook.run(2)
+    await notebook.show(1)
+    await table.get_by_role("row").filter(has_text="import-11").wait_for(timeout=5000)
+    boxes = [await panel.locator(f".meetupq-worker-{name}").bounding_box() for name in ("ada", "bo", "cy", "dan")]
+    assert len({(box["y"], box["width"], box["height"]) for box in boxes}) == 1
+    assert boxes[-1]["x"] + boxes[-1]["width"] <= (await panel.bounding_box())["x"] + 892
+    for button in await panel.get_by_role("button").all():
+        fits = await button.evaluate("button => button.scrollWidth <= button.clientWidth + 1")
+        assert fits, await button.text_content()
+    full = await table.bounding_box()
+    assert full["height"] > empty["height"] > 100
+    assert await table.evaluate("box => box.scrollHeight > box.clientHeight && box.scrollWidth <= box.clientWidth")
+    await notebook.screenshot(panel, screenshots / "leases-roster.png")
+
+    await table.evaluate("box => { box.scrollTop = 60 }")
+    src = await notebook.picture(panel)
+    for _ in range(3):
+        src = await notebook.new_picture(panel, src)
+
+    assert await table.evaluate("box => box.scrollTop") == 60
+    now = await table.bounding_box()
+    assert (now["width"], now["height"]) == (full["width"], full["height"])
+    head = await table.get_by_role("columnheader").first.bounding_box()
+    assert abs(head["y"] - now["y"]) < 3, "the names of the columns stay in sight"
+
+
+async def test_an_owner_that_is_cut_off_gives_up_and_is_restored(
+    open_notebook: OpenNotebook, screenshots: Path
+) -> None:
+    """Cut, on the owner's card: somebody else gets the work; Restore brings the worker back."""
+    notebook, panel = await open_leases(open_notebook, LONG_WORK, 'await lab.until("reclaimed", job="import-eu")')
+    await notebook.run(2)
+    await notebook.show(1)
+    owner = await notebook.ask("owner")
+    await until_card_says(panel, owner, "holds import-eu")
+    size = await panel.locator(f".meetupq-worker-{owner}").bounding_box()
+
+    await notebook.press(panel, "Cut", owner)
+
+    await until_card_says(panel, owner, "cut off")
+    await notebook.run(3)
+    await notebook.show(1)
+    await until_card_says(panel, {"ada": "bo", "bo": "ada"}[owner], "holds import-eu")
+    await notebook.screenshot(panel, screenshots / "leases-cut.png")
+    assert await panel.locator(f".meetupq-worker-{owner}").get_by_role("button", name="Freeze").is_disabled()
+    await notebook.press(panel, "Restore", owner)
+    await panel.locator(f".meetupq-worker-{owner}").get_by_role("button", name="Cut").wait_for(timeout=5000)
+    now = await panel.locator(f".meetupq-worker-{owner}").bounding_box()
+    assert (now["width"], now["height"]) == (size["width"], size["height"])
+    assert await notebook.ask("lab.failures") == []
+
+
+async def test_a_frozen_process_wakes_up_as_a_zombie(open_notebook: OpenNotebook, screenshots: Path) -> None:
+    """Freeze and Thaw, on the card of a worker that is a process: it believes in its lease when that is over."""
+    crew = 'lab.launch("zoe", role="leases", process=True)\nlab.add_work("import-eu", seconds=60)'
+    claimed = 'await lab.until("claimed", worker="zoe", within=20)\nlab.launch("ada", role="leases")'
+    notebook = await open_notebook(
+        "zombie.ipynb", OPEN, "lab.lease_panel()", crew + "\n" + claimed, 'await lab.until("reclaimed", within=20)'
+    )
+    await notebook.run(0)
+    await notebook.run(1)
+    panel = await notebook.show(1)
+    await notebook.run(2)
+    await notebook.show(1)
+    await until_card_says(panel, "zoe", "holds import-eu")
+    await until_card_says(panel, "zoe", "process")
+    await notebook.press(panel, "Freeze", "zoe")
+    await until_card_says(panel, "zoe", "frozen")
+    await notebook.run(3)
+    await notebook.show(1)
+    await until_card_says(panel, "zoe", "still believes in import-eu")
+    await notebook.screenshot(panel, screenshots / "leases-zombie.png")
+    await notebook.press(panel, "Thaw", "zoe")
+    await until_card_says(panel, "zoe", "waiting", within=10)
+    assert await notebook.ask('[e.worker for e in lab.history.where("lost")]') == ["zoe"]
+    assert await notebook.ask("lab.failures") == []
