@@ -6,9 +6,10 @@ the thing was not observed the verdict is NOT YET. Sentences hold no measured ti
 
 from __future__ import annotations
 
+import inspect
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
@@ -16,14 +17,20 @@ from math import inf
 from typing import Any, Final, Literal
 
 from meetupq.dead_letters import DeadLetter
+from meetupq.errors import TimingError
+from meetupq.forecast import Forecast
 from meetupq.history import Event, History, events_of
+from meetupq.leases import Token
 from meetupq.summary import QueueSummary
-from meetupq.timeline import JOB_STATES, Attempt, JobLine, Ownership, Timeline
+from meetupq.timeline import JOB_STATES, Attempt, ItemLine, JobLine, Ownership, Timeline
 from meetupq.timing import Timing
+from meetupq.trials import Trial
 
 Events = History | Iterable[Event]
 CLOCK_SLACK = 0.05
 """Seconds that a worker's clock reading may lag behind the broker's own; the broker is never asked what time it is."""
+TAKEOVER_SLACK = 0.25
+"""Seconds by which a takeover may come later than its bound: on a busy machine who has won hears of it late."""
 
 
 @dataclass(frozen=True)
@@ -583,15 +590,30 @@ def handed_over(events: Events, item: str) -> Verdict:
 
 
 def resumed(events: Events, item: str) -> Verdict:
-    """Every step of the item was done once, in order, by more than one owner in turn."""
-    steps = [event for event in events_of(events) if event.kind == "checkpointed" and event.job == item]
-    numbers = [int(event.detail.split()[0]) for event in steps]
+    """Every step of the item was done once, in order, by more than one owner: each went on where the last one ended."""
+    steps = _about(events, "checkpointed", item)
+    numbers = [_number(event.detail) for event in steps]
     by = list(dict.fromkeys(event.worker for event in steps))
     if len(by) < 2 or Timeline(events).items[item].finished is None:
         return not_yet(f"{item} was not taken over and finished so far")
     if numbers != [*range(1, len(numbers) + 1)]:
         return broken(f"the steps of {item} were done as {numbers}")
+    back = [(a.worker, b.worker) for a, b in pairwise(steps) if b.revision < a.revision]
+    if back:
+        return broken(f"{back[0][1]} did a step of {item} with an older token, after {back[0][0]} had taken it over")
     return held(f"{len(numbers)} steps of {item}, each done once, by {len(by)} owners in turn")
+
+
+def _about(events: Events, kind: str, item: str) -> list[Event]:
+    """The events of one kind about one item, in the order of time: what a process says may come late."""
+    found = [event for event in events_of(events) if event.kind == kind and event.job == item]
+    return sorted(found, key=lambda event: event.at)
+
+
+def _number(detail: str) -> int:
+    """The number that a detail such as "3 of 10 steps" begins with; 0 if it doesn't."""
+    first = detail.partition(" ")[0]
+    return int(first) if first.isdecimal() and len(first) < 10 else 0
 
 
 def kept_alive(events: Events, item: str, owner: str, ttl: float) -> Verdict:
@@ -617,3 +639,305 @@ def one_winner(claims: Iterable[object]) -> Verdict:
     if winners != 1:
         return broken(f"{len(results)} tried, {winners} won")
     return held(f"{len(results)} tried, 1 won")
+
+
+# --- owners that come back -----------------------------------------------------------------------------
+
+
+def two_believers(events: Events, item: str) -> Verdict:
+    """A frozen owner came back after somebody else had reclaimed its item, and did not know: both believed in it."""
+    line = Timeline(events).items.get(item)
+    frozen = [own for own in line.ownerships if own.cause == "frozen"] if line else []
+    if not frozen:
+        return not_yet(f"no owner of {item} was frozen until its lease was over so far")
+    pairs = [(a, b) for a in frozen if (b := _heir(line, a))]
+    if not pairs:
+        return not_yet(f"{item} was not taken over from {frozen[0].worker} so far")
+    for zombie, heir in pairs:
+        if (later := _came_back(events, item, zombie)) is None:
+            continue
+        if later <= heir.start:
+            return broken(f"{zombie.worker} had come back before {heir.worker} took {item} over")
+        if zombie.token >= heir.token:
+            return broken(f"{item}: the token of {heir.worker} is not larger than {zombie.worker}'s")
+        return held(
+            f"{zombie.worker} came back after {heir.worker} had taken {item} over, and believed in its lease still: "
+            f"two believers, {zombie.worker} with a smaller token"
+        )
+    return not_yet(f"{pairs[0][0].worker} has not come back so far: thaw it")
+
+
+def _heir(line: ItemLine | None, owner: Ownership) -> Ownership | None:
+    """Who took the item over from an owner whose lease had run out."""
+    ownerships = line.ownerships if line else []
+    later = [own for own in ownerships if own.start > owner.start and own.reclaimed and own.worker != owner.worker]
+    return min(later, key=lambda own: own.start, default=None)
+
+
+def _came_back(events: Events, item: str, owner: Ownership) -> float | None:
+    """When an owner that was away was first heard of again: it wrote, or found out that its lease is lost."""
+    moments = [
+        event.at
+        for kind in ("written", "lost")
+        for event in _about(events, kind, item)
+        if (event.worker, event.revision) == (owner.worker, owner.token) and event.at > (owner.gone or 0.0)
+    ]
+    return min(moments, default=None)
+
+
+def ledger_damaged(events: Events, item: str) -> Verdict:
+    """The ledger without a fence took a write under an older token after one under a newer token."""
+    writes, refusals = _about(events, "written", item), _about(events, "fenced", item)
+    missing = Counter(map(_write, refusals)) - Counter(map(_write, writes))
+    if missing:
+        return broken(f"the ledger without a fence did not take what {next(iter(missing))[0]} wrote to {item}")
+    newest: Event | None = None
+    for write in writes:
+        if newest and write.detail.startswith("stale"):
+            return held(
+                f"the ledger without a fence took what {write.worker} wrote to {item} with a smaller token, after "
+                f"{newest.worker} had written with a larger one"
+            )
+        if newest and write.revision < newest.revision:
+            return broken(f"{write.worker} wrote to {item} with an older token, and nobody called that write stale")
+        newest = write
+    return not_yet(f"nobody has written to {item} with an older token, after a newer one had written, so far")
+
+
+def _write(event: Event) -> tuple[str, int, int]:
+    """What tells one write to the ledgers from another."""
+    return event.worker, event.attempt, event.revision
+
+
+def _taken(events: Events, item: str) -> list[Event]:
+    """The writes that the fenced ledger took: all that were written, without those that it refused."""
+    taken: list[Event] = []
+    for event in events_of(events):
+        if event.job != item:
+            continue
+        if event.kind == "written":
+            taken.append(event)
+        elif event.kind == "fenced":
+            same = [number for number, write in enumerate(taken) if _write(write) == _write(event)]
+            if same:
+                del taken[same[-1]]
+    return taken
+
+
+def ledger_kept(events: Events, item: str) -> Verdict:
+    """The fenced ledger refused a write under an older token, and the tokens of those that it took never went back.
+
+    Tokens are compared by their revisions, as they grow in one bucket.
+    """
+    for earlier, later in pairwise(_taken(events, item)):
+        if later.revision < earlier.revision or later.detail.startswith("stale"):
+            return broken(f"the fenced ledger took what {later.worker} wrote to {item} after {earlier.worker}")
+    refused = list(dict.fromkeys(event.worker for event in _about(events, "fenced", item)))
+    if not refused:
+        return not_yet(f"no write to {item} was refused so far: an owner has to come back too late, and write")
+    return held(
+        f"the fenced ledger refused what {' and '.join(refused)} wrote to {item} with a smaller token: "
+        "the tokens of what it took never went back"
+    )
+
+
+def steps_applied_once(events: Events, item: str) -> Verdict:
+    """Every step of the item is in the fenced ledger, and each was applied after the one before it.
+
+    A step that an heir has written again changes nothing there.
+    """
+    steps = list(dict.fromkeys(write.attempt for write in _taken(events, item)))
+    if steps != [*range(1, len(steps) + 1)]:
+        return broken(f"the fenced ledger has the steps of {item} as {steps}")
+    line = Timeline(events).items.get(item)
+    if line is None or line.progress is None or not steps:
+        return not_yet(f"no step of {item} was written to the ledger and checkpointed so far")
+    if len(steps) > line.progress.steps:
+        return broken(f"{item} has {line.progress.steps} steps, but the ledger has {len(steps)}")
+    if len(steps) < line.progress.steps:
+        return not_yet(f"{len(steps)} of {line.progress.steps} steps of {item} are in the ledger so far")
+    return held(f"{len(steps)} steps of {item} are in the fenced ledger, each applied once, in order")
+
+
+def stopped_in_time(events: Events, name: str) -> Verdict:
+    """An owner that was cut off gave up by its own clock: before its lease was over, and before anybody else had it.
+
+    Args:
+        name: of the work item, or of the owner.
+    """
+    seen = events_of(events)
+    lines = Timeline(seen).items.values()
+    owned = [(line, own) for line in lines for own in line.ownerships if name in (line.name, own.worker)]
+    verdicts = [_stopped(seen, line, own) for line, own in owned if own.cause == "cut"]
+    if not verdicts:
+        return not_yet(f"no owner was cut off for longer than its lease so far: {name}")
+    return next((verdict for verdict in verdicts if verdict.status != "HELD"), verdicts[-1])
+
+
+def _stopped(events: Iterable[Event], line: ItemLine, own: Ownership) -> Verdict:
+    heir = next((later for later in line.ownerships if later.token > own.token), None)
+    end = min(own.until, heir.start) if heir else own.until
+    # What it has sent to a ledger proves nothing: a write can lie in a buffer until the connection is back.
+    worked = any(
+        event.kind in ("renewed", "checkpointed", "finished") and event.at > end
+        for event in events
+        if (event.job, event.worker, event.revision) == (line.name, own.worker, own.token)
+    )
+    if worked or (own.lost is not None and own.lost >= end):
+        return broken(f"{own.worker} had not stopped the work on {line.name} when its lease was over")
+    if own.lost is None:
+        return not_yet(f"{own.worker} has not said so far that it stopped the work on {line.name}")
+    if heir is None:
+        return not_yet(f"{own.worker} has stopped the work on {line.name}, but nobody else has claimed it so far")
+    return held(
+        f"{own.worker} was cut off from {line.name}, and stopped by its own clock before its lease was over and before "
+        f"{heir.worker} had it"
+    )
+
+
+# Each write as (worker, token, whether it is to be taken); a history is told by its writes up to the one that fails.
+_OLD, _NEW = "20250101T000000.000000", "20250102T000000.000000"
+_Told = tuple[str, Token, bool]
+_ADA, _BO = ("ada", Token(_OLD, 5), True), ("bo", Token(_OLD, 7), True)
+_ZOMBIE = ("ada", Token(_OLD, 5), False)
+_REBORN, _GHOST = ("cy", Token(_NEW, 2), True), ("bo", Token(_OLD, 7), False)
+_FENCE_STORIES: Final[tuple[tuple[_Told, ...], ...]] = (
+    (_ADA,),
+    (_ADA, _ADA),
+    (_ADA, _BO),
+    (_ADA, _BO, _ZOMBIE),
+    (_ADA, _BO, _ZOMBIE, _BO),
+    (_ADA, _BO, _REBORN),
+    (_ADA, _BO, _REBORN, _GHOST),
+)
+
+
+def fence_holds(may_write: Callable[[Token, Token], bool]) -> Verdict:
+    """Whether a rule lets every owner write, and no earlier one.
+
+    Args:
+        may_write: somebody's own function: given the token of a write, and that of the last write that was accepted
+            (`Token("", 0)` before the first one), it says whether the write is accepted. Whatever it does is a verdict.
+    """
+    for story in _FENCE_STORIES:  # a short one before those that begin in the same way
+        last = Token("", 0)
+        for number, (_, token, wanted) in enumerate(story, start=1):
+            answer, why = _asked(may_write, token, last)
+            if answer is None:
+                return not_yet("write the comparison first: return True or False")
+            told = ", ".join(_told_write(write) for write in story[:number])
+            if why:
+                return broken(f"{told}: {why}")
+            if answer is not wanted:
+                return broken(f"{told}: the last write was {'accepted' if answer else 'refused'}")
+            last = token if wanted else last
+    return held(
+        f"{len(_FENCE_STORIES)} histories: an owner writes again, its heir writes, no earlier owner does, "
+        "and all that after the bucket was made anew too"
+    )
+
+
+def _asked(may_write: Callable[[Token, Token], bool], token: Token, last: Token) -> tuple[bool | None, str]:
+    """What somebody's function says, or why that is no answer; (None, "") if it isn't written yet."""
+    answer: Any
+    try:
+        answer = may_write(token, last)
+    except NotImplementedError:
+        return None, ""
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is somebody else's function
+        return False, f"the function raised {type(error).__name__}"
+    if inspect.iscoroutine(answer):
+        answer.close()
+    if answer is None or answer is ... or answer is NotImplemented:
+        return None, ""
+    if answer is True or answer is False:
+        return answer, ""
+    return False, f"the function returned a {type(answer).__name__}, not True or False"
+
+
+def _told_write(write: _Told) -> str:
+    worker, token, _ = write
+    return f"{worker} {token.revision}{' of a new bucket' if token.bucket == _NEW else ''}"
+
+
+# --- timers ------------------------------------------------------------------------------------------------
+
+
+def timers_fit(
+    timing: Timing, items: int, within: float, messages: float, *, takeover: str = "marker", standbys: int = 1
+) -> Verdict:
+    """The worst takeover comes within so many seconds, with at most so many messages per second. Never BROKEN: a choice
+    of timers claims nothing.
+
+    Args:
+        timing: the choice.
+        items, takeover, standbys: as in `Forecast`.
+        within: the limit in seconds, from an owner's death to the next owner.
+        messages: the limit of messages per second, of owners and standbys together.
+    """
+    try:
+        forecast = Forecast(timing, items, takeover, standbys)
+    except TimingError as error:
+        return not_yet(str(error))
+    told = f"{forecast.worst:.2f} s at worst, {forecast.messages:.0f} messages per second"
+    if forecast.fits(within=within, messages=messages):
+        return held(f"{items} items: {told}")
+    late = [f"{forecast.worst - within:.2f} s too late"] if forecast.worst > within else []
+    many = [f"{forecast.messages - messages:.0f} messages too many"] if forecast.messages > messages else []
+    return not_yet(f"{items} items: {told}: {' and '.join(late + many)}")
+
+
+def within_bound(delays: Iterable[float], bound: float, kills: int) -> Verdict:
+    """Each of so many owners that were killed had its heir in time.
+
+    Args:
+        delays: how long each takeover took, in seconds: from the kill, or from the nominal expiry.
+        bound: the longest that one may take, counted from the same moment; `TAKEOVER_SLACK` is added to it.
+        kills: how many owners were killed.
+    """
+    measured = list(delays)
+    if kills < 1 or len(measured) < kills:
+        return not_yet(f"{_n(len(measured), 'takeover')} of {kills} measured so far")
+    late = sum(not delay <= bound + TAKEOVER_SLACK for delay in measured)
+    if late:
+        return broken(f"{late} of {_n(len(measured), 'takeover')} came later than the bound")
+    if any(delay < -CLOCK_SLACK for delay in measured):
+        return broken("a takeover came before the lease was over")
+    return held(f"{_n(kills, 'kill')}, {_n(len(measured), 'takeover')}, none later than the bound")
+
+
+def after_a_pause(events: Events, worker: str, *, keeps: bool) -> Verdict:
+    """The owner stood still and went on: the last time, it kept its leases, or it lost them.
+
+    Args:
+        worker: who was frozen and thawed.
+        keeps: what is expected.
+    """
+    seen = events_of(events)
+    thawed = max((event.at for event in seen if event.kind == "thawed" and event.worker == worker), default=None)
+    if thawed is None:
+        return not_yet(f"{worker} was not frozen and thawed so far")
+    own = [event for event in seen if event.worker == worker and event.source == "worker" and event.at > thawed]
+    kept = {event.revision for event in own if event.kind == "renewed"}
+    lost = {event.revision for event in own if event.kind == "lost"}
+    # What it has claimed since says nothing about the pause.
+    kept -= {event.revision for event in own if event.kind in ("claimed", "reclaimed")}
+    if not kept and not lost:
+        return not_yet(f"{worker} has neither renewed a lease nor lost one since it was thawed")
+    if bool(lost) is keeps:
+        return broken(f"{worker} {'lost' if lost else 'kept'} its lease after the pause")
+    return held(
+        f"{worker} stood still, went on, and {'renewed the lease that it had' if keeps else 'had lost its lease'}"
+    )
+
+
+def fastest(trials: Sequence[Trial], how: str) -> Verdict:
+    """Of the ways to take over that were measured side by side, one is the fastest: by the median."""
+    measured = {trial.how: trial for trial in trials}
+    if how not in measured or len(measured) < 2:
+        return not_yet(f"{how} was not measured beside another way so far")
+    quicker = [other.how for other in trials if other.how != how and other.median <= measured[how].median]
+    if quicker:
+        return broken(f"{' and '.join(quicker)} came no later than {how}, by the median")
+    kills = sum(len(trial.delays) for trial in trials)
+    return held(f"{len(measured)} ways, {_n(kills, 'kill')}: by the median {how} came first")

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Final
 
 from meetupq.errors import TimingError
+
+BROKER_STEP: Final = 0.35
+"""Seconds after its TTL within which the broker has removed a key: it looks at most every 0.25 s, and with file storage
+up to 0.1 s later (measured)."""
 
 
 @dataclass(frozen=True)
@@ -150,11 +154,8 @@ class Timing:
 
     @property
     def worst_reclaim(self) -> float:
-        """The longest time from an owner's death to the moment its lease is free: one TTL plus the broker's step.
-
-        The broker removes aged keys at most every 0.25 s, and with file storage up to 0.1 s later (measured).
-        """
-        return self.lease_ttl + 0.35
+        """The longest time from an owner's death to the moment its lease is free: one TTL plus the broker's step."""
+        return self.lease_ttl + BROKER_STEP
 
 
 PRESETS = {

@@ -9,8 +9,10 @@ import pytest
 from meetupq import checks
 from meetupq.dead_letters import DeadLetter
 from meetupq.history import Event, History
+from meetupq.leases import Token
 from meetupq.summary import QueueSummary
 from meetupq.timing import Timing
+from meetupq.trials import Trial
 
 TIMING = Timing(ack_wait=3, max_deliver=3, heartbeat=1)
 
@@ -97,6 +99,45 @@ TAKEOVER = story(
     "7 checkpointed w bo - 9 - 3 of 3 steps",
     "7 finished w bo - 9",
 )
+ZOMBIE = story(
+    "0 added w",
+    "1 claimed w ada - 5 5",
+    "2 written w ada 1 5",
+    "2.5 frozen - ada",
+    "5.2 reclaimed w bo - 9 9",
+    "6 written w bo 1 9",
+    "7 written w bo 2 9",
+    "8 written w ada 2 5 - stale: token 5 after 9",
+    "8 fenced w ada 2 5 - w: ada wrote with token 5 after 9",
+    "8.1 lost w ada - 5",
+    "9 written w bo 3 9",
+    "9 checkpointed w bo - 9 - 3 of 3 steps",
+    "9 finished w bo - 9 - 3 of 3 steps",
+)
+CUT = story(
+    "1 claimed w ada - 5 4",
+    "2 renewed w ada - 5 5",
+    "2.5 cut - ada",
+    "4.5 lost w ada - 5",
+    "5.2 reclaimed w bo - 9 9",
+)
+IN_TIME = [*ZOMBIE[:4], *story("5.1 thawed - ada", "5.1 lost w ada - 5"), *ZOMBIE[4:7]]
+SMALLER = story("5.2 reclaimed w bo - 3 9", "8 lost w ada - 5")
+GHOST = story("8 restored - ada", "8 written w ada 2 5 - stale: token 5 after 9")
+STEP_OF_A_ZOMBIE = [*TAKEOVER[:-2], *story("7 checkpointed w ada - 1 - 3 of 3 steps"), TAKEOVER[-1]]
+TWO_CUT = story("10 claimed v ada - 11 14", "11 cut - ada", "14.1 lost v ada - 11")
+
+
+PAUSED = story("1 claimed w ada - 5 5", "2 renewed w ada - 5 6", "2.5 frozen - ada", "4 thawed - ada")
+
+
+def says(kind: str) -> Event:
+    """What ada says after its pause."""
+    return Event(4.1, kind, "w", "ada", revision=5, source="worker")
+
+
+def trial(how: str, *delays: float) -> Trial:
+    return Trial(how=how, delays=delays, after_note=(), timing=TIMING, standbys=1, others=0)
 
 
 def letter(**changes: Any) -> DeadLetter:
@@ -260,6 +301,72 @@ CASES = [
     ("BROKEN", lambda: checks.kept_alive([*KEPT[:-1], *story("8 claimed w bo - 4 12")], "w", "you", ttl=3)),
     ("NOT YET", lambda: checks.kept_alive(KEPT, "w", "me", ttl=4)),
     ("NOT YET", lambda: checks.kept_alive([*KEPT[:2], *story("9 expired w you - 1")], "w", "you", ttl=4)),
+    ("BROKEN", lambda: checks.resumed(STEP_OF_A_ZOMBIE, "w")),
+    ("HELD", lambda: checks.resumed([*TAKEOVER[:2], *TAKEOVER[3:], TAKEOVER[2]], "w")),
+    ("HELD", lambda: checks.two_believers(ZOMBIE, "w")),
+    ("HELD", lambda: checks.two_believers([*ZOMBIE[:7], *ZOMBIE[9:]], "w")),
+    ("NOT YET", lambda: checks.two_believers(TAKEOVER, "w")),
+    ("NOT YET", lambda: checks.two_believers(ZOMBIE, "v")),
+    ("NOT YET", lambda: checks.two_believers(ZOMBIE[:4], "w")),
+    ("NOT YET", lambda: checks.two_believers(ZOMBIE[:7], "w")),
+    ("NOT YET", lambda: checks.two_believers([*ZOMBIE[:3], *story("3 thawed - ada", "6 lost w ada - 5")], "w")),
+    ("BROKEN", lambda: checks.two_believers(IN_TIME, "w")),
+    ("BROKEN", lambda: checks.two_believers([*ZOMBIE[:4], *SMALLER], "w")),
+    ("HELD", lambda: checks.ledger_damaged(ZOMBIE, "w")),
+    ("NOT YET", lambda: checks.ledger_damaged(ZOMBIE[:6], "w")),
+    ("NOT YET", lambda: checks.ledger_damaged(ZOMBIE, "v")),
+    ("BROKEN", lambda: checks.ledger_damaged([*ZOMBIE[:7], *ZOMBIE[8:]], "w")),
+    ("BROKEN", lambda: checks.ledger_damaged([*ZOMBIE[:7], *story("8 written w ada 2 5")], "w")),
+    ("HELD", lambda: checks.ledger_kept(ZOMBIE, "w")),
+    ("NOT YET", lambda: checks.ledger_kept(ZOMBIE[:7], "w")),
+    ("NOT YET", lambda: checks.ledger_kept([], "w")),
+    ("BROKEN", lambda: checks.ledger_kept([*ZOMBIE[:8], *ZOMBIE[9:]], "w")),
+    ("BROKEN", lambda: checks.ledger_kept([*ZOMBIE, *story("9 written w ada 3 5")], "w")),
+    ("BROKEN", lambda: checks.ledger_kept([*ZOMBIE, *story("9 written w ada 3 12 - stale: older bucket")], "w")),
+    ("HELD", lambda: checks.steps_applied_once(ZOMBIE, "w")),
+    ("NOT YET", lambda: checks.steps_applied_once(ZOMBIE[:7], "w")),
+    ("NOT YET", lambda: checks.steps_applied_once(story("1 written w ada 1 5"), "w")),
+    ("NOT YET", lambda: checks.steps_applied_once([], "w")),
+    ("BROKEN", lambda: checks.steps_applied_once([event for event in ZOMBIE if event.attempt != 2], "w")),
+    ("BROKEN", lambda: checks.steps_applied_once([*ZOMBIE[:2], *story("2 written w ada 2 5"), *ZOMBIE[2:]], "w")),
+    ("BROKEN", lambda: checks.steps_applied_once([*ZOMBIE, *story("12 written w bo 4 9")], "w")),
+    ("HELD", lambda: checks.stopped_in_time(CUT, "w")),
+    ("HELD", lambda: checks.stopped_in_time(CUT, "ada")),
+    ("HELD", lambda: checks.stopped_in_time([*CUT, *GHOST], "w")),
+    ("NOT YET", lambda: checks.stopped_in_time(CUT, "bo")),
+    ("NOT YET", lambda: checks.stopped_in_time(TAKEOVER, "w")),
+    ("NOT YET", lambda: checks.stopped_in_time(CUT[:3], "w")),
+    ("NOT YET", lambda: checks.stopped_in_time(CUT[:4], "w")),
+    ("NOT YET", lambda: checks.stopped_in_time([*CUT[:3], *CUT[4:]], "w")),
+    ("BROKEN", lambda: checks.stopped_in_time([*CUT[:3], *story("5.1 lost w ada - 5"), *CUT[4:]], "w")),
+    ("BROKEN", lambda: checks.stopped_in_time([*CUT[:3], *story("4 reclaimed w bo - 9 9", "4.5 lost w ada - 5")], "w")),
+    ("BROKEN", lambda: checks.stopped_in_time([*CUT, *story("6 checkpointed w ada - 5 - 2 of 3 steps")], "w")),
+    ("BROKEN", lambda: checks.stopped_in_time([*CUT, *TWO_CUT], "ada")),
+    ("HELD", lambda: checks.fence_holds(lambda token, last: token >= last)),
+    ("NOT YET", lambda: checks.fence_holds(lambda token, last: None)),  # type: ignore[arg-type, return-value]
+    ("BROKEN", lambda: checks.fence_holds(lambda token, last: True)),
+    ("HELD", lambda: checks.timers_fit(TIMING, 10, within=4, messages=40)),
+    ("NOT YET", lambda: checks.timers_fit(TIMING, 10, within=3, messages=40)),
+    ("NOT YET", lambda: checks.timers_fit(TIMING, 10, within=4, messages=30)),
+    ("NOT YET", lambda: checks.timers_fit(..., 10, within=4, messages=30)),  # type: ignore[arg-type]
+    ("HELD", lambda: checks.after_a_pause([*PAUSED, says("renewed")], "ada", keeps=True)),
+    ("HELD", lambda: checks.after_a_pause([*PAUSED, says("lost")], "ada", keeps=False)),
+    ("NOT YET", lambda: checks.after_a_pause(PAUSED[:3], "ada", keeps=True)),
+    ("NOT YET", lambda: checks.after_a_pause(PAUSED, "ada", keeps=True)),
+    ("NOT YET", lambda: checks.after_a_pause([*PAUSED, says("claimed"), says("renewed")], "ada", keeps=True)),
+    ("BROKEN", lambda: checks.after_a_pause([*PAUSED, says("lost")], "ada", keeps=True)),
+    ("BROKEN", lambda: checks.after_a_pause([*PAUSED, says("renewed")], "ada", keeps=False)),
+    ("HELD", lambda: checks.fastest([trial("poll", 0.5, 0.9), trial("observe", 0.01, 0.02)], "observe")),
+    ("NOT YET", lambda: checks.fastest([], "observe")),
+    ("NOT YET", lambda: checks.fastest([trial("observe", 0.01)], "observe")),
+    ("BROKEN", lambda: checks.fastest([trial("poll", 0.5, 0.9), trial("observe", 0.5, 2.0)], "observe")),
+    ("HELD", lambda: checks.within_bound([0.1, 0.2], 0.2, kills=2)),
+    ("HELD", lambda: checks.within_bound([0.1, 0.2 + checks.TAKEOVER_SLACK / 2], 0.2, kills=2)),
+    ("NOT YET", lambda: checks.within_bound([0.1], 0.2, kills=2)),
+    ("NOT YET", lambda: checks.within_bound([], 0.2, kills=0)),
+    ("BROKEN", lambda: checks.within_bound([0.1, 0.21 + checks.TAKEOVER_SLACK], 0.2, kills=2)),
+    ("BROKEN", lambda: checks.within_bound([0.1, float("nan")], 0.2, kills=2)),
+    ("BROKEN", lambda: checks.within_bound([0.1, -0.2], 0.2, kills=2)),
 ]  # fmt: skip
 
 
@@ -313,3 +420,87 @@ def test_what_is_terminated_or_too_late_is_counted_by_its_name() -> None:
 def test_a_letter_for_each_life_is_told_so() -> None:
     twice = [*DEAD, *story("11 redriven p", "20 dead_lettered p ada 3")]
     assert checks.buried_once(twice, "p").sentence == "1 dead job, 2 dead letters, one for each life"
+
+
+def test_an_owner_that_comes_back_is_told_by_names() -> None:
+    assert checks.two_believers(ZOMBIE, "w").sentence == (
+        "ada came back after bo had taken w over, and believed in its lease still: two believers, ada with a smaller "
+        "token"
+    )
+    assert checks.ledger_damaged(ZOMBIE, "w").sentence == (
+        "the ledger without a fence took what ada wrote to w with a smaller token, after bo had written with a larger "
+        "one"
+    )
+    assert checks.ledger_kept(ZOMBIE, "w").sentence == (
+        "the fenced ledger refused what ada wrote to w with a smaller token: the tokens of what it took never went back"
+    )
+    assert checks.steps_applied_once(ZOMBIE, "w").sentence == (
+        "3 steps of w are in the fenced ledger, each applied once, in order"
+    )
+    assert checks.stopped_in_time(CUT, "w").sentence == (
+        "ada was cut off from w, and stopped by its own clock before its lease was over and before bo had it"
+    )
+
+
+def no_rule(token: Token, last: Token) -> bool:
+    raise NotImplementedError
+
+
+def gives_up(token: Token, last: Token) -> bool:
+    raise SystemExit
+
+
+def fails(token: Token, last: Token) -> bool:
+    raise ZeroDivisionError
+
+
+async def waits(token: Token, last: Token) -> bool:
+    return True
+
+
+NOT_WRITTEN = "NOT YET: write the comparison first: return True or False"
+RULES = [
+    (lambda token, last: None, NOT_WRITTEN),
+    (lambda token, last: ..., NOT_WRITTEN),
+    (no_rule, NOT_WRITTEN),
+    (lambda token, last: False, "BROKEN: ada 5: the last write was refused"),
+    (lambda token, last: token > last, "BROKEN: ada 5, ada 5: the last write was refused"),
+    (lambda token, last: token <= last or not last.bucket, "BROKEN: ada 5, bo 7: the last write was refused"),
+    (lambda token, last: True, "BROKEN: ada 5, bo 7, ada 5: the last write was accepted"),
+    (
+        lambda token, last: token.revision >= last.revision,
+        "BROKEN: ada 5, bo 7, cy 2 of a new bucket: the last write was refused",
+    ),
+    (
+        lambda token, last: token.revision >= last.revision or token.bucket != last.bucket,
+        "BROKEN: ada 5, bo 7, cy 2 of a new bucket, bo 7: the last write was accepted",
+    ),
+    (lambda token, last: 1, "BROKEN: ada 5: the function returned a int, not True or False"),
+    (lambda token: True, "BROKEN: ada 5: the function raised TypeError"),
+    (waits, "BROKEN: ada 5: the function returned a coroutine, not True or False"),
+    (fails, "BROKEN: ada 5: the function raised ZeroDivisionError"),
+    (gives_up, "BROKEN: ada 5: the function raised SystemExit"),
+    ("no function", "BROKEN: ada 5: the function raised TypeError"),
+]
+
+
+@pytest.mark.parametrize(("rule", "told"), RULES, ids=range(len(RULES)))
+def test_a_rule_that_is_no_fence_is_told_the_shortest_history_that_breaks_it(rule: Any, told: str) -> None:
+    assert str(checks.fence_holds(rule)) == told
+
+
+def test_a_rule_that_remembers_what_it_must_not_is_found_too() -> None:
+    """It refuses everybody after a zombie."""
+    seen: list[Token] = []
+
+    def sulks(token: Token, last: Token) -> bool:
+        seen.append(token)
+        return token >= last and not (len(seen) > 2 and seen[-2] < last)
+
+    assert checks.fence_holds(sulks).sentence == "ada 5, bo 7, ada 5, bo 7: the last write was refused"
+
+
+def test_timers_that_do_not_fit_are_told_by_how_much() -> None:
+    told = checks.timers_fit(TIMING, 10, within=3, messages=30).sentence
+    assert told == "10 items: 3.38 s at worst, 34 messages per second: 0.38 s too late and 4 messages too many"
+    assert "whole seconds" in checks.timers_fit(TIMING.but(lease_ttl=3.5), 1, 9, 99, takeover="key_ttl").sentence

@@ -18,8 +18,9 @@ from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, ConsumerInfo
 from nats.js.errors import APIError, BadRequestError
 
-from meetupq.errors import TimingError
+from meetupq.errors import LeaseLost, TimingError
 from meetupq.history import History
+from meetupq.leases import Leases
 from meetupq.tasks import drop
 from meetupq.timing import Timing
 from meetupq.work_queue import Delivery, WorkQueue
@@ -321,3 +322,47 @@ async def test_deleting_a_job_in_flight_looks_like_a_term_and_deleting_an_exhaus
         await advisories.next("MAX_DELIVERIES")
         await jetstream.delete_msg("jobs", exhausted)
         await advisories.silence(0.2)
+
+
+# --- the lease that the queue gives for free -------------------------------------------------------
+
+
+async def test_in_progress_keeps_a_job_but_never_tells_its_worker_that_it_was_lost(make: MakeQueue) -> None:
+    """Who was given up, and beats again, is not refused: it even restarts the patience with the next worker's attempt.
+
+    The same on all servers: any delivery's reply subject names the job by its sequence.
+    """
+    queue = await make(ack_wait=0.4, max_deliver=3)
+    await queue.publish("resize-1")
+    ada = await pulled(queue, "ada")
+
+    async def beat() -> None:
+        while True:
+            await ada.in_progress()
+            await asyncio.sleep(0.05)
+
+    beating = asyncio.ensure_future(beat())
+    assert await queue.pull(worker="bo", timeout=2 * ada.until - 2 * queue.history.now()) is None  # it is kept
+    await drop(beating)
+    bo = await pulled(queue, "bo")
+    assert bo.attempt == 2
+    beating = asyncio.ensure_future(beat())  # ada has lost the job, and doesn't hear of it
+    while queue.history.now() < bo.until + 2 * queue.timing.patience(2):
+        assert await queue.pull(worker="cy", timeout=0.2) is None  # bo is silent, and yet its patience doesn't end
+    assert not beating.done()
+    await drop(beating)
+    assert (await pulled(queue, "cy")).attempt == 3
+
+
+async def test_a_lease_that_was_lost_refuses_its_renewal(connect: Connect) -> None:
+    """What a key can do and a message can't: the owner is told. The same on all servers: it is compare-and-set."""
+    leases = Leases(await connect(), Timing(lease_ttl=1, renew=0.3, margin=0.2))
+    await leases.ensure()
+    ada = await leases.claim("import-eu", "ada")
+    assert ada is not None
+    async with asyncio.timeout(10):
+        while not (bo := await leases.claim("import-eu", "bo")):
+            await asyncio.sleep(0.05)
+    with pytest.raises(LeaseLost, match="ada lost import-eu: somebody else holds it now"):
+        await ada.renew()
+    await bo.renew()
