@@ -864,41 +864,43 @@ def _told_write(write: _Told) -> str:
 
 
 def timers_fit(
-    timing: Timing, items: int, within: float, messages: float, *, takeover: str = "marker", standbys: int = 1
+    timing: Timing | None, items: int, within: float, messages: float, *, takeover: str = "marker", standbys: int = 1
 ) -> Verdict:
-    """The worst takeover comes within so many seconds, with at most so many messages per second. Never BROKEN: a choice
-    of timers claims nothing.
+    """The worst takeover comes within so many seconds, with at most so many messages per second, by the forecast.
 
     Args:
-        timing: the choice.
+        timing: the choice; None so far.
         items, takeover, standbys: as in `Forecast`.
         within: the limit in seconds, from an owner's death to the next owner.
         messages: the limit of messages per second, of owners and standbys together.
     """
+    if timing is None or isinstance(timing, type(...)):
+        return not_yet("choose a TTL and a renewal first")
     try:
         forecast = Forecast(timing, items, takeover, standbys)
     except TimingError as error:
-        return not_yet(str(error))
-    told = f"{forecast.worst:.2f} s at worst, {forecast.messages:.0f} messages per second"
+        return broken(str(error))
+    told = f"{forecast.worst:.2f} seconds at worst, {forecast.messages:.0f} messages per second"
     if forecast.fits(within=within, messages=messages):
         return held(f"{items} items: {told}")
-    late = [f"{forecast.worst - within:.2f} s too late"] if forecast.worst > within else []
+    late = [f"{forecast.worst - within:.2f} seconds too late"] if forecast.worst > within else []
     many = [f"{forecast.messages - messages:.0f} messages too many"] if forecast.messages > messages else []
-    return not_yet(f"{items} items: {told}: {' and '.join(late + many)}")
+    return broken(f"{items} items: {told}: {' and '.join(late + many)}")
 
 
-def within_bound(delays: Iterable[float], bound: float, kills: int) -> Verdict:
+def within_bound(delays: Iterable[float], bound: float, kills: int, slack: float = TAKEOVER_SLACK) -> Verdict:
     """Each of so many owners that were killed had its heir in time.
 
     Args:
         delays: how long each takeover took, in seconds: from the kill, or from the nominal expiry.
-        bound: the longest that one may take, counted from the same moment; `TAKEOVER_SLACK` is added to it.
+        bound: the longest that one may take, counted from the same moment.
         kills: how many owners were killed.
+        slack: seconds that are added to the bound.
     """
     measured = list(delays)
     if kills < 1 or len(measured) < kills:
         return not_yet(f"{_n(len(measured), 'takeover')} of {kills} measured so far")
-    late = sum(not delay <= bound + TAKEOVER_SLACK for delay in measured)
+    late = sum(not delay <= bound + slack for delay in measured)
     if late:
         return broken(f"{late} of {_n(len(measured), 'takeover')} came later than the bound")
     if any(delay < -CLOCK_SLACK for delay in measured):
@@ -931,13 +933,14 @@ def after_a_pause(events: Events, worker: str, *, keeps: bool) -> Verdict:
     )
 
 
-def fastest(trials: Sequence[Trial], how: str) -> Verdict:
-    """Of the ways to take over that were measured side by side, one is the fastest: by the median."""
+def sooner(trials: Sequence[Trial], first: str, *others: str) -> Verdict:
+    """Of the ways to take over that were measured side by side, one comes sooner than each of the others: by the median."""
     measured = {trial.how: trial for trial in trials}
-    if how not in measured or len(measured) < 2:
-        return not_yet(f"{how} was not measured beside another way so far")
-    quicker = [other.how for other in trials if other.how != how and other.median <= measured[how].median]
+    missing = [how for how in (first, *others) if how not in measured]
+    if missing or not others:
+        return not_yet(f"{' and '.join(missing) or 'nothing'} was not measured beside {first} so far")
+    quicker = [how for how in others if measured[how].median <= measured[first].median]
     if quicker:
-        return broken(f"{' and '.join(quicker)} came no later than {how}, by the median")
-    kills = sum(len(trial.delays) for trial in trials)
-    return held(f"{len(measured)} ways, {_n(kills, 'kill')}: by the median {how} came first")
+        return broken(f"{' and '.join(quicker)} came no later than {first}, by the median")
+    kills = sum(len(measured[how].delays) for how in (first, *others))
+    return held(f"{_n(kills, 'kill')}: by the median {first} came sooner than {' and '.join(others)}")

@@ -100,6 +100,10 @@ class WorkerBusy(MeetupqError):
     """A worker of this name is at work already: stop or kill it first."""
 
 
+class ActionImpossible(MeetupqError):
+    """This can't be done to this worker, or on this system."""
+
+
 class LabClosed(MeetupqError):
     """This lab is closed: run the cell that opens it, then try again."""
 

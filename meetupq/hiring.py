@@ -90,3 +90,4 @@ async def make_worker(
     await standby.leases.ensure()
     await items.ensure()
     return LeaseWorker(name, standby, items, ledger=LedgerClient(client) if job.ledger else None, slots=job.slots)
+

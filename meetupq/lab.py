@@ -369,17 +369,24 @@ class Lab:
         heartbeats: bool = True,
         fixed: bool = False,
         prefetch: int = 1,
+        takeover: str = "marker",
+        slots: int = 1,
+        process: bool = False,
     ) -> None:
         """Start workers; those at work already are left alone.
 
         Args:
             role: "queue" (takes jobs) or "leases" (lobbies for long work).
-            priority: of the jobs that it takes.
+            priority: of the jobs that a worker of the queue takes.
             heartbeats: whether it tells the broker that it is still at it.
             fixed: whether its code has the bug mended, so that every job succeeds.
             prefetch: how many jobs it pulls at once.
+            takeover: how a worker of the leases learns that one has ended: "poll", "marker", "key_ttl" or "observe".
+            slots: how many leases it holds at once.
+            process: whether it is a process of its own, which can be frozen, or a task in the lab's.
         """
         job: dict[str, Any] = {"priority": priority, "heartbeats": heartbeats, "fixed": fixed, "prefetch": prefetch}
+        job |= {"takeover": takeover, "slots": slots, "process": process}
         self._call(self._stage.launch, *names, role=role, **job)
 
     def hire(self, role: Role = "queue") -> str:
@@ -405,6 +412,22 @@ class Lab:
     def kill(self, name: str) -> str:
         """Kill a worker in the middle of whatever it does."""
         return self._call(self._stage.kill, name)
+
+    def freeze(self, name: str) -> str:
+        """Let a worker that is a process of its own stand still, as a long pause of its machine would (SIGSTOP)."""
+        return self._call(self._stage.freeze, name)
+
+    def thaw(self, name: str) -> str:
+        """Let a frozen worker go on, where it stood still (SIGCONT)."""
+        return self._call(self._stage.thaw, name)
+
+    def cut(self, name: str) -> str:
+        """Take away the network between a worker and the broker; neither of them is told."""
+        return self._call(self._stage.cut, name)
+
+    def restore(self, name: str) -> str:
+        """Give a worker its network back; what was sent meanwhile arrives now."""
+        return self._call(self._stage.restore, name)
 
     def kill_all(self, role: Role | None = None) -> str:
         """Kill all workers (of a role)."""

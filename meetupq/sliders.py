@@ -17,6 +17,7 @@ _STYLE: Final = """<style>
 .meetupq-forecast { display: grid; grid-template-columns: auto 1fr; gap: 6px 16px; align-items: baseline;
   font-size: 15px; color: var(--jp-ui-font-color1, #1f2328); }
 .meetupq-forecast b { font-size: 22px; text-align: right; font-variant-numeric: tabular-nums; }
+.meetupq-twin { font-size: 13px; line-height: 1.35; padding: 8px; background: var(--jp-layout-color2, #f6f8fa); }
 .meetupq-refused { padding: 8px; font-size: 15px; color: #fff; background: #b42318; border-radius: 4px; }
 </style>"""
 
@@ -55,13 +56,14 @@ class TimerSliders(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no typ
             options=[*LATE], value="observe", description="takeover", tooltip="how a standby learns of the end"
         )
         self._told = widgets.HTML(layout=widgets.Layout(margin="0 0 0 24px", min_height="190px"))
+        self._twin = widgets.HTML(layout=widgets.Layout(min_height="96px"))
         controls = [self.ttl, self.renew, self.items, self.standbys, self.pause, self.takeover]
         for control in controls:
             control.observe(lambda _: self._tell(), "value")
         self._tell()
         style = widgets.HTML(_STYLE, layout=widgets.Layout(display="none"))
         super().__init__(
-            [style, widgets.HBox([widgets.VBox(controls), self._told])],
+            [style, widgets.HBox([widgets.VBox(controls), self._told]), self._twin],
             layout=widgets.Layout(width="892px", padding="12px", border=BORDER),
         )
         self.add_class("meetupq-timers")
@@ -92,6 +94,7 @@ class TimerSliders(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no typ
             forecast = self.forecast
         except TimingError as error:
             self._told.value = f'<div class="meetupq-refused">✗ {escape(str(error))}</div>'
+            self._twin.value = f'<div class="meetupq-twin">{escape(str(error))}</div>'
             return
         pause = float(self.pause.value)
         facts = [
@@ -109,6 +112,7 @@ class TimerSliders(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no typ
         ]
         rows = "".join(f"<b>{figure}</b><span>{escape(what)}</span>" for figure, what in facts)
         self._told.value = f'<div class="meetupq-forecast">{rows}</div>'
+        self._twin.value = f'<div class="meetupq-twin">{escape(str(forecast))}</div>'
 
 
 def _slider(kind: Any, name: str, value: float, least: float, most: float, step: float, tooltip: str) -> Any:

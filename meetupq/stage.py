@@ -392,7 +392,7 @@ class Stage:
 
         Args:
             role: "queue" or "leases".
-            options: priority, heartbeats, fixed, prefetch; see `hiring.Job`.
+            options: priority, heartbeats, fixed, prefetch, takeover, slots, process; see `hiring.Job`.
         """
         for name in [subjects.checked(name, "the worker") for name in names]:
             if not self.crew.is_at_work(name, role):
@@ -426,7 +426,7 @@ class Stage:
 
     async def stop(self, name: str) -> str:
         """Ask a worker to finish what it holds and then to end. Returns at once; the event `stopped` says when."""
-        if name not in self.crew.at_work:
+        if name not in self.crew.at_work or self.crew.is_frozen(name):
             return await self.crew.stop(name)
         self.background(self.crew.stop(name, within=3600), f"stop {name}")
         return f"{name} finishes what it holds, then stops"
@@ -434,6 +434,22 @@ class Stage:
     async def kill(self, name: str) -> str:
         """Kill a worker in the middle of whatever it does."""
         return await self.crew.kill(name)
+
+    async def freeze(self, name: str) -> str:
+        """Let a worker that is a process stand still."""
+        return await self.crew.freeze(name)
+
+    async def thaw(self, name: str) -> str:
+        """Let a frozen worker go on."""
+        return await self.crew.thaw(name)
+
+    async def cut(self, name: str) -> str:
+        """Take away the network between a worker and the broker."""
+        return await self.crew.cut(name)
+
+    async def restore(self, name: str) -> str:
+        """Give a worker its network back."""
+        return await self.crew.restore(name)
 
     async def kill_all(self, role: Role | None = None) -> str:
         """Kill all workers (of a role)."""

@@ -346,8 +346,10 @@ CASES = [
     ("NOT YET", lambda: checks.fence_holds(lambda token, last: None)),  # type: ignore[arg-type, return-value]
     ("BROKEN", lambda: checks.fence_holds(lambda token, last: True)),
     ("HELD", lambda: checks.timers_fit(TIMING, 10, within=4, messages=40)),
-    ("NOT YET", lambda: checks.timers_fit(TIMING, 10, within=3, messages=40)),
-    ("NOT YET", lambda: checks.timers_fit(TIMING, 10, within=4, messages=30)),
+    ("BROKEN", lambda: checks.timers_fit(TIMING, 10, within=3, messages=40)),
+    ("BROKEN", lambda: checks.timers_fit(TIMING, 10, within=4, messages=30)),
+    ("BROKEN", lambda: checks.timers_fit("class", 10, within=4, messages=30)),  # type: ignore[arg-type]
+    ("NOT YET", lambda: checks.timers_fit(None, 10, within=4, messages=30)),
     ("NOT YET", lambda: checks.timers_fit(..., 10, within=4, messages=30)),  # type: ignore[arg-type]
     ("HELD", lambda: checks.after_a_pause([*PAUSED, says("renewed")], "ada", keeps=True)),
     ("HELD", lambda: checks.after_a_pause([*PAUSED, says("lost")], "ada", keeps=False)),
@@ -356,10 +358,11 @@ CASES = [
     ("NOT YET", lambda: checks.after_a_pause([*PAUSED, says("claimed"), says("renewed")], "ada", keeps=True)),
     ("BROKEN", lambda: checks.after_a_pause([*PAUSED, says("lost")], "ada", keeps=True)),
     ("BROKEN", lambda: checks.after_a_pause([*PAUSED, says("renewed")], "ada", keeps=False)),
-    ("HELD", lambda: checks.fastest([trial("poll", 0.5, 0.9), trial("observe", 0.01, 0.02)], "observe")),
-    ("NOT YET", lambda: checks.fastest([], "observe")),
-    ("NOT YET", lambda: checks.fastest([trial("observe", 0.01)], "observe")),
-    ("BROKEN", lambda: checks.fastest([trial("poll", 0.5, 0.9), trial("observe", 0.5, 2.0)], "observe")),
+    ("HELD", lambda: checks.sooner([trial("poll", 0.5, 0.9), trial("observe", 0.01, 0.02)], "observe", "poll")),
+    ("NOT YET", lambda: checks.sooner([], "observe", "poll")),
+    ("NOT YET", lambda: checks.sooner([trial("observe", 0.01)], "observe", "poll")),
+    ("NOT YET", lambda: checks.sooner([trial("observe", 0.01)], "observe")),
+    ("BROKEN", lambda: checks.sooner([trial("poll", 0.5, 0.9), trial("observe", 0.5, 2.0)], "observe", "poll")),
     ("HELD", lambda: checks.within_bound([0.1, 0.2], 0.2, kills=2)),
     ("HELD", lambda: checks.within_bound([0.1, 0.2 + checks.TAKEOVER_SLACK / 2], 0.2, kills=2)),
     ("NOT YET", lambda: checks.within_bound([0.1], 0.2, kills=2)),
@@ -502,5 +505,7 @@ def test_a_rule_that_remembers_what_it_must_not_is_found_too() -> None:
 
 def test_timers_that_do_not_fit_are_told_by_how_much() -> None:
     told = checks.timers_fit(TIMING, 10, within=3, messages=30).sentence
-    assert told == "10 items: 3.38 s at worst, 34 messages per second: 0.38 s too late and 4 messages too many"
+    assert (
+        told == "10 items: 3.38 seconds at worst, 34 messages per second: 0.38 seconds too late and 4 messages too many"
+    )
     assert "whole seconds" in checks.timers_fit(TIMING.but(lease_ttl=3.5), 1, 9, 99, takeover="key_ttl").sentence

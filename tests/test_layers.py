@@ -33,7 +33,7 @@ SPEAKS_NATS = {
     "broker", "buckets", "work_queue", "leases", "work_items", "dead_letters", "roster", "workers", "witness",
     "summary", "observer", "takeovers", "trials", "ledger", "hiring", "crew", "stage", "lab",
 }  # fmt: skip
-STARTS_PROCESSES = {"broker", "guard", "crew"}
+STARTS_PROCESSES = {"broker", "guard", "processes"}
 SHOWS_WIDGETS = {"view", "sliders", "panels", "letters", "tour", "lab", "__init__"}
 
 PACKAGE = Path(meetupq.__file__).parent

@@ -39,6 +39,12 @@ def test_every_slider_changes_what_is_told_at_once(sliders: TimerSliders) -> Non
     assert f"<b>{100 * forecast.false_alarm(4.0):.0f} %</b>" in told(sliders)
 
 
+def test_the_text_twin_is_the_forecast_in_sentences(sliders: TimerSliders) -> None:
+    assert str(sliders.forecast).split(".")[0] in sliders._twin.value
+    sliders.items.value = 777
+    assert "777 items" in sliders._twin.value
+
+
 def test_what_contradicts_itself_is_refused_in_a_sentence_and_can_be_mended(sliders: TimerSliders) -> None:
     sliders.ttl.value, sliders.renew.value = 2.0, 1.9
     assert "renew is 1.9 s but lease_ttl is 2 s" in told(sliders)

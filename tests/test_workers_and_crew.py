@@ -465,7 +465,10 @@ async def test_the_crew_knows_who_is_there_and_who_is_at_work(crew: Crew, queue:
     assert not crew.is_at_work("cy")
     await crew.kill("ada")
     assert (crew.names, crew.at_work) == (["ada", "bo"], ["bo"])
-    assert [event.detail for event in history.where("started")] == ["queue high, heartbeats on, prefetch 1", "leases"]
+    assert [event.detail for event in history.where("started")] == [
+        "queue high, heartbeats on, prefetch 1",
+        "leases by marker",
+    ]
 
 
 async def test_two_of_one_name_are_refused(crew: Crew, queue: WorkQueue) -> None:

@@ -172,6 +172,8 @@ def _owners_stop_in_time(events: list[Event]) -> Problems:
     problems = []
     for claims in _claims(events).values():
         for claim in claims:
+            if claim.source != "worker":
+                continue  # it was killed before it could tell; the roster has found its claim
             mine = [
                 e for e in events if e.job == claim.job and e.worker == claim.worker and e.revision == claim.revision
             ]

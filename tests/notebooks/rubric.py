@@ -65,7 +65,11 @@ RUNS: Final = 10
 BUSY_LOOPS: Final = 4
 WINS: Final = (QUEUE_KINDS | LEASE_KINDS) - {"published", "added", "lobbied"}
 """Events that show that something came of it, not only that somebody asked for something."""
-TWIN_OF: Final = {"delivery_attempts": "describe_deliveries", "lease_ownership": "describe_leases"}
+TWIN_OF: Final = {
+    "delivery_attempts": "describe_deliveries",
+    "lease_ownership": "describe_leases",
+    "takeover_cloud": "describe_takeovers",
+}
 SPELLED: Final = dict(
     zip("two three four five six seven eight nine ten eleven twelve".split(), map(str, range(2, 13)), strict=True)
 )
@@ -302,7 +306,11 @@ def buttons() -> tuple[tuple[str, str], ...]:
     shown: list[View | Tour] = [Tour(History())]
     for kind in kinds(View):
         history = History()
-        history.append("started", worker="ada", detail="queue high" if kind.role == "queue" else kind.role)
+        role = "queue high, heartbeats on, prefetch 1" if kind.role == "queue" else kind.role
+        for worker, *befalls in (("ada",), ("bo", "frozen", "cut")):  # some buttons have a word for each state
+            history.append("started", worker=worker, detail=f"{role}, process")
+            for kind_of_event in befalls:
+                history.append(kind_of_event, worker=worker)
         shown.append(kind(history))
         shown[-1].freeze()  # draws once more, so that the worker is there
     found = [(button.description or "", button.tooltip or "") for widget in shown for button in inside(widget)]
