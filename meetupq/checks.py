@@ -934,7 +934,7 @@ def after_a_pause(events: Events, worker: str, *, keeps: bool) -> Verdict:
 
 
 def sooner(trials: Sequence[Trial], first: str, *others: str) -> Verdict:
-    """Of the ways to take over that were measured side by side, one comes sooner than each of the others: by the median."""
+    """Of the takeovers that were measured side by side, one comes sooner than each of the others, by the median."""
     measured = {trial.how: trial for trial in trials}
     missing = [how for how in (first, *others) if how not in measured]
     if missing or not others:

@@ -90,4 +90,3 @@ async def make_worker(
     await standby.leases.ensure()
     await items.ensure()
     return LeaseWorker(name, standby, items, ledger=LedgerClient(client) if job.ledger else None, slots=job.slots)
-
