@@ -139,7 +139,12 @@ class Crew:
             raise
 
     async def _start_task(self, member: _Member) -> None:
-        at = {"servers": f"nats://127.0.0.1:{member.wire.port}"} if member.wire else {}
+        async def close_in_vain(_: Exception) -> None:
+            """While the broker is away the wire answers and hangs up; nats-py then leaves its own side open."""
+            if member.client and not member.client.is_connected and member.client._transport:
+                member.client._transport.close()
+
+        at = {"servers": f"nats://127.0.0.1:{member.wire.port}", "error_cb": close_in_vain} if member.wire else {}
         member.client = await self.broker.connect(member.name, **at)
         member.worker = await make_worker(member.name, member.job, member.client, self.timing, self.history)
         self._begin(member, member.worker.run())
@@ -412,10 +417,12 @@ class Crew:
         members = list(self._members.values())
         for member in members:
             if member.child and member.task:
-                member.task.cancel()
-            if member.wire:
-                member.wire.abort()
-        await self._processes.close()
+                member.task.cancel()  # its end is not to be written down
+        try:
+            # All at once: what one of them still does while another one ends would be recorded.
+            await asyncio.gather(*(self._clear_away(member) for member in members if not member.child))
+        finally:
+            await self._processes.close()
         for member in members:
             await self._clear_away(member)
 

@@ -8,7 +8,7 @@ locked file that it inherits. It takes orders as JSON lines on stdin and answers
     {"start": [argv]}                 -> {"pid": 123}, and {"exit": -9, "pid": 123} when that process ends
     {"start": [argv], "share": true}     the same for one that is spoken to: its stdin is a pipe, its stdout is ours
     {"signal": 15}                       sends the signal to the process that was started last
-    {"signal": 15, "pid": 123}        -> {"signalled": 15, "pid": 123} when it was sent
+    {"signal": 15, "pid": 123}        -> {"signalled": 15, "pid": 123} when it was sent, or when it stands still
     {"tell": "a line", "pid": 123}       writes the line to the stdin of that process
     {"end": true}                        as the end of stdin
 
@@ -132,6 +132,9 @@ def main() -> None:
             if process is not None:
                 process.send_signal(order["signal"])
             if "pid" in order:
+                if hasattr(os, "waitid") and order["signal"] == signal.SIGSTOP:
+                    with contextlib.suppress(ChildProcessError):  # it has ended
+                        os.waitid(os.P_PID, order["pid"], os.WSTOPPED | os.WEXITED | os.WNOWAIT)
                 say(signalled=order["signal"], pid=order["pid"])
         elif "tell" in order and process is not None and process.stdin:
             # One that is frozen doesn't read: what doesn't fit into its pipe any more is lost, the guard must not wait.

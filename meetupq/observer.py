@@ -73,11 +73,12 @@ class Observer:
     async def _watch(self) -> NoReturn:
         while True:
             try:
-                connection = self.leases.client.stats["reconnects"]
+                connection, bucket = self.leases.client.stats["reconnects"], self.leases.bucket
                 watcher = await self.leases.keys.watchall()
                 try:
-                    # A new connection means a new watcher: the old one is blind until the broker misses it.
-                    while self.leases.client.stats["reconnects"] == connection:
+                    # A new connection means a new watcher: the old one is blind until the broker misses it. A new
+                    # bucket does, too.
+                    while (self.leases.client.stats["reconnects"], self.leases.bucket) == (connection, bucket):
                         await self._next(watcher)
                 finally:
                     await watcher.stop()
@@ -90,7 +91,7 @@ class Observer:
             entry = await watcher.updates(timeout=WATCH_AGAIN)
         except nats.errors.TimeoutError:
             return
-        if entry is not None:  # None: "you have seen what there was"
+        if entry is not None and subjects.is_name(entry.key):  # None: "you have seen what there was"
             note = {"DEL": "released", "PURGE": "expired"}.get(entry.operation or "", "")
             self._see(entry.key, Sight(entry.revision, time.monotonic(), "watch", entry.value or b"", note))  # type: ignore[arg-type]
 
@@ -106,13 +107,22 @@ class Observer:
         """Read every key now; or only those that we haven't heard of, or not for longer than a renewal takes."""
         bucket = f"$KV.{self.leases.name}."
         info = await self.leases.jetstream.stream_info(f"KV_{self.leases.name}", subjects_filter=f"{bucket}>")
-        keys = {subject.removeprefix(bucket) for subject in info.state.subjects or {}}
+        self._begin_anew_unless(f"{info.created:%Y%m%dT%H%M%S.%f}")
+        # Anybody may write other keys by hand, such as "*"; nobody of us can claim them.
+        keys = {key for subject in info.state.subjects or {} if subjects.is_name(key := subject.removeprefix(bucket))}
         now = time.monotonic()
         for key in sorted(keys | {key for key, sight in self.sights.items() if not sight.note}):
             sight = self.sights.get(key)
             quiet = 1.5 * self.leases.timing.renew if overdue and sight and key in keys else 0.0
             if sight is None or not overdue or (not sight.note and now - max(sight.at, sight.asked) > quiet):
                 await self.look(key)
+
+    def _begin_anew_unless(self, bucket: str) -> None:
+        """If the bucket was made anew: all claims in the earlier one are over, and revisions begin at 1 again."""
+        if bucket != self.leases.bucket:
+            self.leases.bucket = bucket
+            for key in list(self.sights):
+                self._see(key, Sight(0, time.monotonic(), "list", note="expired"))
 
     async def look(self, key: str) -> None:
         """Read one key now."""

@@ -168,6 +168,7 @@ class Processes:
                     continue  # not one of ours
                 if isinstance(said, dict):
                     loop.call_soon_threadsafe(self._said, said)
+            owner.wait()  # its pipe ends a moment before it does
             loop.call_soon_threadsafe(self._guard_gone, owner)
 
     def _said(self, line: Line) -> None:

@@ -16,6 +16,8 @@ from meetupq.work_items import WorkItem, WorkItems
 
 GRACE: Final = 0.5
 """Seconds that a worker's own word about its claim has before the broker's is written down in its place."""
+LONGEST: Final = 100
+"""Letters that the name and the nonce of an owner may have; ours have at most 40."""
 
 ClaimState = Literal["free", "held", "suspect", "expired", "released"]
 
@@ -149,12 +151,11 @@ class Roster:
                 self._record("released", item, owned)
 
     def _hold(self, item: str, sight: Sight) -> None:
-        claim = content_of(sight.data)
-        try:
-            owner, nonce, token = str(claim["owner"]), str(claim["nonce"]), int(claim["token"])
-            renewals = int(claim["renewals"])
-        except (ValueError, KeyError, TypeError):
-            return  # somebody wrote rubbish into the bucket; it is nobody's claim
+        claim = _claim_in(sight.data)
+        if claim is None:
+            self._owners.pop(item, None)  # somebody wrote rubbish into the bucket; it is nobody's claim
+            return
+        owner, nonce, token, renewals = claim
         last = self._owners.get(item)
         since, past = self.history.now(), [*last.past, last.owner] if last else []
         if last and last.nonce == nonce:
@@ -184,3 +185,16 @@ class Roster:
         until = seen + self.leases.ttl if kind in ("claimed", "renewed") else 0.0
         facts: dict[str, Any] = {"revision": owned.token, "until": until, "source": "broker", "detail": detail}
         self.history.append(kind, item, owned.owner, at=at, **facts)
+
+
+def _claim_in(data: bytes) -> tuple[str, str, int, int] | None:
+    """Owner, nonce, token and renewals in an entry; None if somebody has written something else there."""
+    claim = content_of(data)
+    owner, nonce, token, renewals = (claim.get(field) for field in ("owner", "nonce", "token", "renewals"))
+    if not (isinstance(owner, str) and owner.isprintable() and isinstance(nonce, str)):
+        return None
+    if not (0 < len(owner) <= LONGEST and len(nonce) <= LONGEST):
+        return None
+    if type(token) is not int or type(renewals) is not int or not (0 <= token < 2**63 and 0 <= renewals < 2**63):
+        return None
+    return owner, nonce, token, renewals

@@ -95,6 +95,7 @@ def _hear(orders: BinaryIO, loop: asyncio.AbstractEventLoop, obey: Callable[[dic
 def main() -> None:
     """The process, from its first line to its end: exit code 0 after a stop, 1 after a crash."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which the guard ignores, and we would inherit
     speaker = Speaker(os.dup(1))
     os.dup2(2, 1)  # what anybody prints must not come between our lines
     first = sys.stdin.buffer.readline()

@@ -208,6 +208,36 @@ async def test_a_wire_that_is_closed_with_patience_lets_the_last_words_pass(ends
     assert await asyncio.wait_for(ends.far_reader.read(), 5) == b"goodbye"
 
 
+async def test_of_a_new_connection_the_far_side_hears_only_after_the_restore(ends: Ends) -> None:
+    ends.wire.cut()
+    _, writer = await asyncio.open_connection("127.0.0.1", ends.wire.port)
+    writer.write(b"hello")
+    await asyncio.sleep(QUIET)
+    assert ends.accepted.empty()
+    ends.wire.restore()
+    reader, far = await asyncio.wait_for(ends.accepted.get(), 5)
+    assert await asyncio.wait_for(reader.read(5), 5) == b"hello"
+    for one in (writer, far):
+        one.close()
+        await one.wait_closed()
+
+
+async def test_with_nobody_at_the_far_end_a_connection_is_closed_at_once(ends: Ends) -> None:
+    ends.server.close()
+    reader, writer = await asyncio.open_connection("127.0.0.1", ends.wire.port)
+    with contextlib.suppress(ConnectionError):
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+
+
+async def test_closing_does_not_wait_for_a_receiver_that_does_not_read(ends: Ends) -> None:
+    ends.near.write(bytes(16_000_000))
+    await eventually(lambda: any(end.transport.get_write_buffer_size() for end in ends.wire._ends))
+    await asyncio.wait_for(ends.wire.close(), 5)
+    with contextlib.suppress(ConnectionError):
+        assert len(await asyncio.wait_for(ends.far_reader.read(), 5)) < 16_000_000
+
+
 async def test_a_closed_wire_leaves_nothing_and_can_be_closed_again(ends: Ends) -> None:
     tasks = asyncio.all_tasks()
     port = ends.wire.port

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import bench_leases
 import bench_queue
 import pytest
 
@@ -26,3 +27,14 @@ async def test_the_bench_fills_its_table(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_row_sets_a_figure_beside_another_one() -> None:
     row = bench_queue.Row("publish", 500.0, "jobs/s", 1000.0, "nats-py alone")
     assert str(row).split() == ["publish", "500.000", "1000.000", "jobs/s", "0.50", "x", "nats-py", "alone"]
+
+
+@pytest.mark.slow
+async def test_the_bench_of_the_leases_fills_both_tables() -> None:
+    trials = await bench_leases.all_trials(kills=2, standbys=2, others=2, spread=0.2)
+    assert [trial.how for trial in trials] == ["poll", "marker", "key_ttl", "observe", "Lock on Valkey"]
+    assert all(len(trial.delays) == 2 and all(map(math.isfinite, trial.delays)) for trial in trials)
+    line = await bench_leases.price(6, seconds=1.5)
+    assert (line.leases, line.watchers) == (6, 1)
+    assert line.kilobytes > 0 and line.processor > 0 and line.bare_processor > 0
+    assert str(line).split()[0] == "6"
