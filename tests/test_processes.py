@@ -18,6 +18,7 @@ import pytest
 from conftest import Connect, eventually, jobs_in_stream, measured
 
 import meetupq
+from meetupq import checks
 from meetupq import crew as crew_module
 from meetupq.broker import Broker
 from meetupq.crew import Crew
@@ -26,6 +27,7 @@ from meetupq.hiring import Job
 from meetupq.history import Event, History
 from meetupq.leases import Leases
 from meetupq.processes import Child, Processes
+from meetupq.stage import Stage
 from meetupq.timing import Timing
 from meetupq.work_items import WorkItems
 from meetupq.work_queue import WorkQueue
@@ -899,3 +901,25 @@ for name in meetupq.__all__:
     assert getattr(meetupq, name).__name__ == name
 """)
     assert said.splitlines() == ["module 'meetupq' has no attribute 'Rubbish'", "meetupq.lab meetupq.letters"]
+
+
+async def test_a_thawed_owner_writes_once_more_and_then_finds_out() -> None:
+    """No check before the write would help: the pause can come after the check. The ledger's fence does."""
+    async with Stage("ci") as stage:
+        await stage.launch("ada", role="leases", process=True)
+        await stage.add_work("import-eu", seconds=40, steps=80)
+        await stage.history.until("checkpointed", "import-eu", worker="ada", count=2)
+        await stage.launch("bo", role="leases", process=True)
+        await stage.history.until("lobbied", worker="bo")
+        await stage.history.until("checkpointed", "import-eu", worker="ada", count=5)  # she has just begun a step
+        await stage.freeze("ada")
+        await stage.history.until("checkpointed", "import-eu", worker="bo", count=2)
+        await stage.thaw("ada")
+        stale = await stage.history.until(lambda event: event.kind == "written" and event.detail.startswith("stale"))
+        refused = await stage.history.until("fenced", "import-eu", worker="ada")
+        lost = await stage.history.until("lost", "import-eu", worker="ada")
+        assert stale.worker == "ada" and stale.attempt == refused.attempt == 6
+        assert stage.ledger.unfenced.damage() and not stage.ledger.fenced.damage()
+        thawed = stage.history.where("thawed")[0]
+        assert thawed.at <= lost.at and thawed.at <= stale.at, "both only when she runs again"
+        assert checks.two_believers(stage.history, "import-eu").status == "HELD"
