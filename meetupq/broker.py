@@ -383,6 +383,14 @@ class Broker:
                 "that the server runs with JetStream on, and its credentials"
             ) from None
 
+    def secret_url(self, port: int = 0) -> str:
+        """The URL with the credentials in it, for a worker in a process of its own. Never to be shown.
+
+        Args:
+            port: of somebody on loopback who passes on what comes to our server; 0: the server's own.
+        """
+        return self._external or f"nats://{self._token}@127.0.0.1:{port or self.port}"
+
     async def connect(self, name: str = "learner", **options: Any) -> Client:
         """A nats-py client of this server; it reconnects for as long as it is open, and never logs to stderr.
 

@@ -412,6 +412,10 @@ class Crew:
             await self.kill(name)
         return f"killed: {', '.join(victims)}" if victims else "nobody was at work; nothing was changed"
 
+    def abandon(self) -> None:
+        """Kill all worker processes, from any thread and without an event loop, if `close` has not done so."""
+        self._processes.abandon()
+
     async def close(self) -> None:
         """End all workers without ceremony; nothing is recorded. Twice does no harm."""
         members = list(self._members.values())
@@ -434,7 +438,7 @@ def config(member: _Member, broker: Broker, timing: Timing, history: History) ->
         "job": asdict(member.job),
         "timing": asdict(timing),
         "start": history.start,
-        "url": f"nats://{broker._token}@127.0.0.1:{member.wire.port}" if member.wire else broker._external,
+        "url": broker.secret_url(member.wire.port if member.wire else 0),
         "options": {"max_reconnect_attempts": -1 if broker.ours else 3},
     }
 

@@ -104,7 +104,8 @@ class Lab:
         # The end is this thread's work, so that no interrupt, however often it is pressed, can leave half of it undone.
         with contextlib.suppress(Exception, asyncio.CancelledError):
             self._loop.run_until_complete(asyncio.wait_for(self._stage.close(), CALL_LIMIT))
-        self._stage.broker.abandon()  # whatever went wrong above: no server stays behind
+        self._stage.crew.abandon()  # whatever went wrong above: no worker and no server stays behind
+        self._stage.broker.abandon()
         with contextlib.suppress(RuntimeError):
             # As asyncio.run does: nats-py leaves helpers of its own behind.
             left = asyncio.all_tasks(self._loop)

@@ -96,12 +96,16 @@ class Processes:
 
     async def close(self) -> None:
         """Kill all processes, at once; nothing more is heard of them. Twice does no harm."""
-        self._closed = True
         try:
-            await asyncio.to_thread(self._end_guard)
+            await asyncio.to_thread(self.abandon)
         except RuntimeError:
-            self._end_guard()  # Python is ending, and starts no threads any more
+            self.abandon()  # Python is ending, and starts no threads any more
         self._lose(self._starting + deque(self._children.values()))
+
+    def abandon(self) -> None:
+        """The same from any thread and without an event loop. Twice does no harm."""
+        self._closed = True
+        self._end_guard()
 
     # --- the guard ---------------------------------------------------------------------------------
 
