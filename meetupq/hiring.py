@@ -37,7 +37,7 @@ class Job:
 
     Raises:
         UnknownWorker: an unknown role, priority or takeover.
-        JobRefused: a prefetch or slots that no worker can have.
+        JobRefused: a prefetch or slots that no worker can have; what should be True or False and isn't.
     """
 
     role: Role = "queue"
@@ -53,12 +53,15 @@ class Job:
     def __post_init__(self) -> None:
         if self.role not in ("queue", "leases"):
             raise UnknownWorker(f"no worker has the role {self.role!r}: choose 'queue' or 'leases'")
-        if self.priority not in subjects.PRIORITIES:
+        if not isinstance(self.priority, str) or self.priority not in subjects.PRIORITIES:
             known = " or ".join(map(repr, subjects.PRIORITIES))
             raise UnknownWorker(f"no worker takes jobs of the priority {self.priority!r}: choose {known}")
-        if self.takeover not in TAKEOVERS:
+        if not isinstance(self.takeover, str) or self.takeover not in TAKEOVERS:
             known = ", ".join(map(repr, TAKEOVERS))
             raise UnknownWorker(f"no worker takes leases over by {self.takeover!r}: choose {known}")
+        for switch in ("heartbeats", "fixed", "ledger", "process"):
+            if not isinstance(getattr(self, switch), bool):
+                raise JobRefused(f"{switch} is {getattr(self, switch)!r}, but it is True or False")
         if type(self.prefetch) is not int or not 1 <= self.prefetch <= 100:
             raise JobRefused(f"prefetch is {self.prefetch!r}, but a worker pulls 1 to 100 jobs at once")
         if type(self.slots) is not int or not 1 <= self.slots <= 100:

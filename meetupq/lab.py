@@ -358,7 +358,12 @@ class Lab:
         settings: dict[str, Any] = {"kills": kills, "standbys": standbys, "others": others, "timing": timing}
         with _stoppable():
             trial = asyncio.run_coroutine_threadsafe(self._stage.trial(how, **settings), self._loop)
-            return await asyncio.wrap_future(trial)
+            try:
+                return await asyncio.wrap_future(trial)
+            except asyncio.CancelledError:
+                if self._closed:
+                    raise LabClosed("the lab was closed while this trial was under way") from None
+                raise
 
     # --- the crew ----------------------------------------------------------------------------------
 

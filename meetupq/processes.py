@@ -87,12 +87,19 @@ class Processes:
         self._order(tell=json.dumps(line), pid=child.pid)
 
     async def signal(self, child: Child, number: int) -> None:
-        """Send a signal, and wait until it was sent. Of one that is gone nothing is asked."""
+        """Send a signal, and wait until it was sent. Of one that is gone nothing is asked.
+
+        Raises:
+            MeetupqError: the guard doesn't answer.
+        """
         if not child.exit.done():
             sent = asyncio.get_running_loop().create_future()
             child.signalled.append(sent)
             self._order(signal=int(number), pid=child.pid)
-            await asyncio.wait({sent, child.exit}, return_when=asyncio.FIRST_COMPLETED)
+            told = {sent, child.exit}
+            done, _ = await asyncio.wait(told, timeout=GUARD_LIMIT, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                raise MeetupqError(f"the process that guards the workers did not answer within {GUARD_LIMIT:g} s")
 
     async def close(self) -> None:
         """Kill all processes, at once; nothing more is heard of them. Twice does no harm."""

@@ -394,9 +394,21 @@ class Stage:
             role: "queue" or "leases".
             options: priority, heartbeats, fixed, prefetch, takeover, slots, process; see `hiring.Job`.
         """
-        for name in [subjects.checked(name, "the worker") for name in names]:
+        job = self._job(role, **options)
+        wanted = dict.fromkeys(subjects.checked(name, "the worker") for name in names)
+
+        async def start(name: str) -> None:
             if not self.crew.is_at_work(name, role):
-                await self.crew.launch(name, Job(role, ledger=role == "leases", **options))
+                await self.crew.launch(name, job)
+
+        # Side by side: a process takes a while to start.
+        for result in await asyncio.gather(*map(start, wanted), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    @staticmethod
+    def _job(role: Role, **options: Any) -> Job:
+        return Job(role, ledger=role == "leases", **options)
 
     async def relaunch(self, name: str) -> str:
         """Start a worker again that was stopped or killed."""
@@ -408,7 +420,7 @@ class Stage:
         """Start one more worker, the next name of ada, bo, cy, ..."""
         # One that just starts isn't among the names yet: a second click comes while the first still connects.
         name = next(n for n in self._names() if n not in self.crew.names and not self.crew.is_at_work(n))
-        await self.launch(name, role=role)
+        await self.crew.launch(name, self._job(role))
         return f"{name} is at work"
 
     @staticmethod

@@ -103,9 +103,13 @@ class Takeover:
             return None
         lease = await self.leases.claim(key, owner, over)
         if lease is None:
-            with asking(f"see who holds {key}", LeaseError):
-                await self._observer.look(key)
+            await self._look(key)
         return lease
+
+    async def _look(self, key: str) -> None:
+        """Learn from a claim that has failed."""
+        with asking(f"see who holds {key}", LeaseError):
+            await self._observer.look(key)
 
     async def wait(self, at_most: float, key: str | None = None) -> None:
         """Return when a lease (on this key) may have ended, or after `at_most` seconds."""
@@ -141,6 +145,9 @@ class Poll(Takeover):
     def ended(self, key: str) -> Ended | None:
         """Whoever only tries knows nothing."""
         return NOTHING_LEFT
+
+    async def _look(self, key: str) -> None:
+        """Whoever only tries learns nothing: a look at each of many keys would cost it as much as the tries."""
 
 
 class Marker(Takeover):
@@ -215,7 +222,7 @@ def takeover(
     Raises:
         LeaseError: there is no such kind.
     """
-    if how not in TAKEOVERS:
+    if not isinstance(how, str) or how not in TAKEOVERS:
         raise LeaseError(f"no takeover is called {how!r}: choose {', '.join(map(repr, TAKEOVERS))}")
     kind = TAKEOVERS[how]
     return kind(kind.owns(client, timing, history, bucket))

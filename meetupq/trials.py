@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
 import secrets
@@ -15,10 +16,11 @@ from typing import Any
 
 from nats.aio.client import Client
 
-from meetupq.broker import Broker, sever
-from meetupq.errors import LeaseError
+from meetupq.broker import Broker, asking, sever
+from meetupq.errors import BrokerUnreachable, LeaseError
 from meetupq.history import History
 from meetupq.leases import Lease
+from meetupq.subjects import is_seconds
 from meetupq.takeovers import Takeover, takeover
 from meetupq.tasks import drop
 from meetupq.timing import Timing
@@ -90,16 +92,20 @@ async def measure(
     Raises:
         LeaseError: an unknown kind, no kill or nobody to stand by; or a takeover that did not come, or was none.
     """
+    if not isinstance(timing, Timing):
+        raise LeaseError(f"timing is {timing!r}, but a trial takes a Timing, such as Timing.preset('ci')")
     for what, value, least in (("kills", kills, 1), ("standbys", standbys, 1), ("others", others, 0)):
         if type(value) is not int or not least <= value <= 1000:
             raise LeaseError(f"{what} is {value!r}, but a trial takes {least} to 1000")
+    if spread is not None and not is_seconds(spread):
+        raise LeaseError(f"spread is {spread!r}, but a trial takes seconds, from 0 on, or None for one TTL")
     async with AsyncExitStack() as stack:
         trial = _Trial(broker, how, timing, stack)
         await trial.open(standbys, others)
         moments = random.Random(seed)
         step = (timing.lease_ttl if spread is None else spread) / kills
         dying = [trial.kill(f"item-{n}", n * step, moments.uniform(0.05, 0.9)) for n in range(kills)]
-        delays = await asyncio.gather(*dying)
+        delays = await trial.all_of(dying)
     return Trial(how, tuple(delays), tuple(trial.after_note), timing, standbys, others)
 
 
@@ -109,6 +115,7 @@ class _Trial:
         self.bucket = f"trial_{how}_{secrets.token_hex(4)}"
         self._stack = stack
         self._standbys: list[Takeover] = []
+        self._removes = False
         self.after_note: list[float] = []
 
     async def _connect(self) -> Client:
@@ -119,8 +126,24 @@ class _Trial:
     async def _worker(self) -> Takeover:
         worker = takeover(self.how, await self._connect(), self.timing, History(), self.bucket)
         worker.leases.marker = None if self.how == "poll" else self.timing.marker
+        if not self._removes:
+            self._removes = True
+            self._stack.push_async_callback(self._remove, worker)  # first: it may be refused when it is made already
         await worker.leases.ensure()
         return worker
+
+    async def _remove(self, worker: Takeover) -> None:
+        # If the broker is away the bucket stays, and what went wrong is not to be covered by that.
+        with contextlib.suppress(LeaseError, BrokerUnreachable), asking("remove the trial's bucket", LeaseError):
+            await worker.leases.jetstream.delete_key_value(self.bucket)
+
+    async def all_of(self, dying: list[Coroutine[Any, Any, float]]) -> list[float]:
+        """What they return, in their order. If one fails the others are ended before anything is taken down."""
+        tasks = [asyncio.ensure_future(one) for one in dying]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            await drop(*tasks)
 
     def _background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)
@@ -129,7 +152,6 @@ class _Trial:
 
     async def open(self, standbys: int, others: int) -> None:
         owner = await self._worker()
-        self._stack.push_async_callback(owner.leases.jetstream.delete_key_value, self.bucket)
         for number in range(others):
             self._background(_mine(await owner.claim(f"other-{number}", "owner")).hold(asyncio.Event().wait()))
         for _ in range(standbys):

@@ -11,7 +11,8 @@ import contextlib
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final, Literal, get_args
+from functools import partial
+from typing import Final, Literal, TypeVar, get_args
 
 from meetupq.buckets import Ended
 from meetupq.dead_letters import DeadLetters
@@ -24,6 +25,7 @@ from meetupq.tasks import drop
 from meetupq.work_items import WorkItem, WorkItems
 from meetupq.work_queue import Delivery, WorkQueue
 
+T = TypeVar("T")
 Handler = Callable[[Delivery], Awaitable[None]]
 
 
@@ -284,18 +286,21 @@ class LeaseWorker:
 
     async def _work(self, lease: Lease) -> None:
         # Its progress is read now that the lease is ours: the last owner may have written one more step until now.
-        item = await self.items.take(lease.key, lease.token)
+        item = await _insist(partial(self.items.take, lease.key, lease.token))
         while item and not item.over:
             await asyncio.sleep(item.step_seconds)
             # A frozen owner wakes up here, and can't know how late it is: what it writes next is for a fence to refuse.
-            if self.ledger:
-                await self.ledger.write(item.name, item.done + 1, lease.token, self.name)
-            item = await self.items.checkpoint(item)
+            item = await _insist(partial(self._write_down, item, lease))
             self._record("checkpointed", item.name, lease, f"{item.done} of {item.steps} steps")
             if item.finished:
                 self._record("finished", item.name, lease, f"{item.done} of {item.steps} steps")
             elif self._stopping:
                 raise Stopped
+
+    async def _write_down(self, item: WorkItem, lease: Lease) -> WorkItem:
+        if self.ledger:
+            await self.ledger.write(item.name, item.done + 1, lease.token, self.name)
+        return await self.items.checkpoint(item)
 
     def _record(self, kind: str, item: str, lease: Lease | None = None, detail: str = "") -> None:
         revision = lease.token.revision if lease else 0
@@ -307,3 +312,12 @@ async def _pause(unless: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await unless.wait()
+
+
+async def _insist(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until the broker answers. An outage is no loss: a lease may outlast it, and if not its `hold` ends this."""
+    while True:
+        try:
+            return await ask()
+        except BrokerUnreachable:
+            await asyncio.sleep(0.1)

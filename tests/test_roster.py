@@ -80,7 +80,7 @@ async def test_the_watch_alone_is_enough_and_so_is_the_list_alone(
     lister = Roster(Leases(await connect(), timing))
     await lister.leases.ensure()
     run(roster._observer._watch())
-    run(lister._list())
+    run(lister._observer._list())
     await claimed(leases)
     assert (await shown(roster, "held")).evidence == "watch"
     assert (await shown(lister, "held")).evidence == "list"
