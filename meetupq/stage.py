@@ -395,16 +395,10 @@ class Stage:
             options: priority, heartbeats, fixed, prefetch, takeover, slots, process; see `hiring.Job`.
         """
         job = self._job(role, **options)
-        wanted = dict.fromkeys(subjects.checked(name, "the worker") for name in names)
-
-        async def start(name: str) -> None:
+        # One after the other: their order is that of their cards and colours.
+        for name in [subjects.checked(name, "the worker") for name in names]:
             if not self.crew.is_at_work(name, role):
                 await self.crew.launch(name, job)
-
-        # Side by side: a process takes a while to start.
-        for result in await asyncio.gather(*map(start, wanted), return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
 
     @staticmethod
     def _job(role: Role, **options: Any) -> Job:
