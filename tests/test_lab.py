@@ -588,3 +588,12 @@ async def test_a_lab_on_a_foreign_server_leaves_it_as_it_is() -> None:
         client = await foreign.connect()
         assert (await client.jetstream().stream_info("jobs")).state.messages == 1
         await client.close()
+
+
+async def test_closing_in_the_middle_of_a_trial_is_told_as_that() -> None:
+    lab = Lab("ci")
+    trial = asyncio.ensure_future(lab.trial("observe", kills=2, standbys=1, others=0))
+    await asyncio.sleep(0)  # it has begun
+    await asyncio.to_thread(lab.close)
+    with pytest.raises(LabClosed):
+        await trial

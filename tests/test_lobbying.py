@@ -227,5 +227,10 @@ def test_what_no_worker_can_be_hired_for_is_refused() -> None:
     for slots in (0, 101, 1.5, True):
         with pytest.raises(JobRefused, match="a worker holds 1 to 100 leases at once"):
             Job("leases", slots=slots)  # type: ignore[arg-type]
+    for wrong in ({"process": "x"}, {"heartbeats": 1}, {"fixed": None}):
+        with pytest.raises(JobRefused, match=f"{next(iter(wrong))} is .*, but it is True or False"):
+            Job("leases", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(UnknownWorker):
+        Job("leases", takeover=[])  # type: ignore[arg-type]
     assert str(Job("leases", takeover="observe", slots=2)) == "leases by observe, 2 slots"
     assert str(Job("leases", process=True)) == "leases by marker, process"
