@@ -238,7 +238,7 @@ class Picture:
     def __init__(self, *, width: int = 960, height: int = 380, pixel_ratio: float = 1.0) -> None:
         self.width, self.height, self.pixel_ratio = width, height, pixel_ratio
         # At 72 dots an inch a point is a CSS pixel: all font sizes and line widths are pixels.
-        self.figure = Figure(figsize=(width / 72, height / 72), dpi=72 * pixel_ratio, facecolor="white")
+        self.figure = Shown(figsize=(width / 72, height / 72), dpi=72 * pixel_ratio, facecolor="white")
         self.full_draws = 0
         self.spot: tuple[str, float] | None = None
         """A row's name and a moment to point out, with light behind what is there."""
@@ -526,6 +526,14 @@ class Picture:
                     self._text(left, y, words, colour)
                     taken.append((left - 6, left + size + 6))
                     return
+
+
+class Shown(Figure):
+    """A figure that a notebook shows by itself: without pyplot nobody else has told it how."""
+
+    def _repr_png_(self) -> bytes:
+        FigureCanvasAgg(self)
+        return encode(self)
 
 
 def encode(figure: Figure, *, drawn: bool = False) -> bytes:

@@ -8,7 +8,7 @@ from typing import Final
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from meetupq.canvas import FAINT, GRID, INK, MUTED, OKABE_ITO, WHITE, plain
+from meetupq.canvas import FAINT, GRID, INK, MUTED, OKABE_ITO, WHITE, Shown, plain
 from meetupq.trials import Trial
 
 _SHAPES: Final = "os^Dvph"
@@ -25,7 +25,7 @@ def takeover_cloud(trials: Sequence[Trial], *, width: int = 960, height: int | N
         width, height: in CSS pixels; without a height it follows from the number of rows.
     """
     height = height or 130 + 74 * max(len(trials), 1)
-    figure = Figure(figsize=(width / 72, height / 72), dpi=72, facecolor=WHITE)
+    figure = Shown(figsize=(width / 72, height / 72), dpi=72, facecolor=WHITE)
     axes = figure.add_axes((190 / width, 54 / height, 1 - 400 / width, 1 - 120 / height), facecolor="none")
     figure.text(20 / width, 1 - 28 / height, "How late the next owner came", size=17, weight="bold", color=INK)
     under = "a dot = one killed owner · a line = the median"

@@ -53,6 +53,7 @@ class _Member:
     task: asyncio.Task[None] | None = None
     killed: bool = False
     frozen: bool = False
+    stopping: bool = False
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while it is frozen or thawed
 
     @property
@@ -109,7 +110,7 @@ class Crew:
         """
         subjects.checked(name, "the worker")
         job = job or Job()
-        if self.is_at_work(name):
+        if self.is_at_work(name) and not self.is_stopping(name):
             raise WorkerBusy(f"{name} is at work already: stop or kill it first, or choose another name")
         self._starting[name] = job  # a second click comes while the first one still connects
         try:
@@ -119,6 +120,8 @@ class Crew:
 
     async def _start(self, name: str, job: Job) -> None:
         if former := self._members.get(name):
+            if former.stopping and former.task:
+                await asyncio.wait({former.task})  # it finishes first what it holds
             await self._clear_away(former)
         if self.broker.ours and not self.broker.running:
             raise BrokerUnreachable("the broker is not running: start it first")
@@ -228,6 +231,11 @@ class Crew:
         member = self._members.get(name)
         return member is not None and member.at_work and role in (None, member.job.role)
 
+    def is_stopping(self, name: str) -> bool:
+        """Whether a worker of this name is at work, but was asked to stop."""
+        member = self._members.get(name)
+        return member is not None and member.at_work and member.stopping and name not in self._starting
+
     def is_frozen(self, name: str) -> bool:
         """Whether a worker of this name is at work, but frozen."""
         member = self._members.get(name)
@@ -287,6 +295,7 @@ class Crew:
         if member.frozen:
             return f"{name} is frozen and hears nothing: thaw it first, or kill it; nothing was changed"
         assert member.task
+        member.stopping = True
         if member.child:
             self._processes.tell(member.child, {"stop": True})
         elif member.worker:

@@ -409,8 +409,8 @@ class LeasePicture(Picture):
         zombies = []
         for own in (turn.own for turn in turns):
             known = own.believed_until(self._now)
-            if own.end is None or known <= own.end:
-                continue
+            if own.end is None or known <= own.end or own.how in ("finished", "released"):
+                continue  # it ended its lease itself, and said so some milliseconds later
             colour, stretches = self._colour(own.worker), self._stretches(own, own.end, known)
             for cause, since, until in stretches:
                 if cause:
@@ -439,7 +439,8 @@ class LeasePicture(Picture):
             x0, x1, name = self._x(since), self._x(until), fit(plain(own.worker), 90, self._small, bold=True)
             colour = self._colour(own.worker)
             pale, dark = mix(colour, WHITE, 0.82), mix(colour, "#000000", 0.45)
-            choice = (f"{name} still believes", "still believes", "believes")
+            believes = ("still believes", "believes") if own.is_zombie else ("believed on", "believed")
+            choice = (f"{name} {believes[0]}", *believes)
             places: list[Place] = [(x0 + 4, y, dark if cause else text_on(colour), x1 - 3, row.below)]
             if not harm:  # its words need the room behind the marks
                 places += self._behind(max(last, self._x(own.believed_until(self._now))), y, dark, row)

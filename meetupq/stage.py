@@ -397,7 +397,7 @@ class Stage:
         job = self._job(role, **options)
         # One after the other: their order is that of their cards and colours.
         for name in [subjects.checked(name, "the worker") for name in names]:
-            if not self.crew.is_at_work(name, role):
+            if not self.crew.is_at_work(name, role) or self.crew.is_stopping(name):
                 await self.crew.launch(name, job)
 
     @staticmethod
@@ -406,7 +406,7 @@ class Stage:
 
     async def relaunch(self, name: str) -> str:
         """Start a worker again that was stopped or killed."""
-        if self.crew.is_at_work(name):
+        if self.crew.is_at_work(name) and not self.crew.is_stopping(name):
             return f"{name} is at work already; nothing was changed"
         return await self.crew.relaunch(name)
 
@@ -435,6 +435,7 @@ class Stage:
         if name not in self.crew.at_work or self.crew.is_frozen(name):
             return await self.crew.stop(name)
         self.background(self.crew.stop(name, within=3600), f"stop {name}")
+        await asyncio.sleep(0)  # it has begun when this returns
         return f"{name} finishes what it holds, then stops"
 
     async def kill(self, name: str) -> str:

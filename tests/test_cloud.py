@@ -68,3 +68,8 @@ def test_the_words_say_the_same() -> None:
     assert "poll: 3 owners were killed; half of the next ones came within 400 ms" in said
     assert "all within 9 ms" in said
     assert said.endswith("By the median observe is the fastest, and poll the slowest.")
+
+
+def test_a_notebook_shows_it_by_itself() -> None:
+    figure = takeover_cloud([SLOW, FAST])
+    assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]

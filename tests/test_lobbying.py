@@ -211,6 +211,18 @@ async def test_a_stopped_worker_hands_back_all_that_it_holds(stage: Stage) -> No
     assert len(stage.history.where("released")) == 2
 
 
+async def test_a_worker_launched_while_it_stops_comes_back_when_it_has_finished(stage: Stage) -> None:
+    """Its new job must not be lost because it still is at work on the old one."""
+    await stage.add_work("a", seconds=20, steps=40)
+    await stage.launch("ada", role="leases")
+    await stage.history.until("claimed", "a")
+    await stage.stop("ada")
+    await stage.launch("ada", role="leases")
+    await stage.history.until("claimed", "a", count=2)
+    kinds = [event.kind for event in stage.history.where(lambda event: event.worker == "ada")]
+    assert [kind for kind in kinds if kind in ("started", "released")] == ["started", "released", "started"]
+
+
 async def test_a_killed_worker_releases_none_of_its_slots(stage: Stage) -> None:
     await stage.add_work("a", "b", seconds=20, steps=100)
     await stage.launch("ada", role="leases", slots=2)

@@ -23,7 +23,7 @@ CONNECTED = """() => {
   return panel?.sessionContext?.session?.kernel?.connectionStatus === 'connected'
     && panel.sessionContext.session.kernel.status === 'idle' && panel.content.widgets.length > 0;
 }"""
-PANEL = ".meetupq-panel, .meetupq-tour"
+PANEL = ".meetupq-panel, .meetupq-tour, .meetupq-timers"
 SELECT = """async (index) => {
   const content = window.jupyterapp.shell.currentWidget.content;
   content.deselectAll();
