@@ -173,7 +173,8 @@ class Notebook:
         await self.page.evaluate(SELECT, index)
         panel = self.panel(index)
         await panel.scroll_into_view_if_needed(timeout=20_000)
-        has_picture = "meetupq-letters" not in (await panel.get_attribute("class") or "")
+        classes = (await panel.get_attribute("class") or "").split()
+        has_picture = not {"meetupq-letters", "meetupq-timers"} & set(classes)
         await panel.locator("img" if has_picture else ".meetupq-twin").wait_for(timeout=20_000)
         return panel
 
