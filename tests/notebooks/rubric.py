@@ -727,7 +727,8 @@ def _new_crew(cell: str, before: Look, between: Look, after: Look) -> Problems:
     problems = []
     for lab, workers in crew(after).items():
         at_first = crew(between).get(lab, set())
-        if hired := sorted(workers - at_first):
+        hired = sorted(workers - at_first)
+        if hired and len(workers) > len(at_first):  # else somebody else was killed in the place of these
             problems.append(f"{cell}: its second run puts {', '.join(hired)} to work")
         killed = sorted(n for n in at_first - workers if after.crews[lab].get(n) == "killed")
         if killed and crew(before).get(lab) == at_first:
