@@ -61,12 +61,15 @@ class Takeover:
         self.leases = leases
         self.news = asyncio.Event()
         self.heard: dict[str, float] = {}
+        self._of_key: dict[str, asyncio.Event] = {}  # for those who wait for one key: the others' news don't wake them
         self._observer = Observer(leases, self._see)
 
     def _see(self, key: str, sight: Sight, before: Sight | None) -> None:
         if sight.note:
             self.heard[key] = sight.at
             self.news.set()
+            if key in self._of_key:
+                self._of_key[key].set()
 
     @property
     def _look_again(self) -> float:
@@ -113,10 +116,11 @@ class Takeover:
 
     async def wait(self, at_most: float, key: str | None = None) -> None:
         """Return when a lease (on this key) may have ended, or after `at_most` seconds."""
+        news = self.news if key is None else self._of_key.setdefault(key, asyncio.Event())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(at_most):
-                await self.news.wait()
-        self.news.clear()
+                await news.wait()
+        news.clear()
 
     async def take_over(self, key: str, owner: str) -> Lease:
         """Wait until the lease on a key is ours.
@@ -208,7 +212,7 @@ class Observe(Takeover):
         now = time.monotonic()
         known = sights.values() if key is None else [sights[key]] if key in sights else []
         due = [sight.at + self.leases.ttl - now for sight in known if not sight.note]
-        await super().wait(min([at_most, *(wait for wait in due if wait > 0)]))
+        await super().wait(min([at_most, *(wait for wait in due if wait > 0)]), key)
 
 
 TAKEOVERS: Final[dict[str, type[Takeover]]] = {each.name: each for each in (Poll, Marker, KeyTtl, Observe)}
