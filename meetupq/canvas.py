@@ -1,33 +1,29 @@
-"""What both pictures are made of: colours and marks, measured text, and a base picture with rows and a time axis.
+"""What the pictures are made of: a sheet, and on it a picture with rows and a time axis.
 
-Everything is laid out in CSS pixels from the top left corner (`pixel_ratio` scales it at the very end), so whether two
-things overlap is plain arithmetic. What stays from frame to frame is drawn once and kept as a bitmap; only bars, marks
-and labels in the plot are drawn for each frame.
+Everything is laid out in CSS pixels from the top left corner (`pixel_ratio` and `scale` enlarge it at the very end), so
+whether two things overlap is plain arithmetic. What stays from frame to frame is drawn once and kept as a bitmap; only
+bars, marks and labels in the plot are drawn for each frame.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from math import ceil, nan
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, inf, nan
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
-from matplotlib.path import Path
 from matplotlib.text import Text
-from matplotlib.textpath import TextPath
 from matplotlib.transforms import Affine2D
-from PIL import Image
 
+from meetupq.errors import LookInvalid
 from meetupq.history import Event, History, events_of
-from meetupq.timeline import JobLine, JobState, Ownership, Timeline, WorkerState
+from meetupq.ink import FONT, Pixels, Shown, encode_small, fit, font, plain, shape, text_width, write
+from meetupq.palette import MARKS, WHITE, Theme, text_on, theme_named, worker_colour
+from meetupq.timeline import JobLine, Ownership, Timeline
 
 Told = History | Iterable[Event] | Timeline
 """What pictures and twins are made from."""
@@ -35,36 +31,7 @@ _Spans = list[tuple[float, float]]
 Place = tuple[float, float, str, float, _Spans]
 """Where words may stand: x, y, their colour, up to where, and what they must not cross."""
 
-# --- colours and marks -------------------------------------------------------------------------------
-
-OKABE_ITO: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7F7F7F")
-"""The Okabe-Ito colours that colour-blind people can tell apart and that show on white and on dark (so no yellow)."""
-WORKER_MARKS: Final[dict[WorkerState, str]] = {
-    "waiting": "○", "working": "●", "frozen": "❄", "cut off": "✂", "killed": "✗", "stopped": "■",
-}  # fmt: skip
-JOB_STATE_COLOURS: Final[dict[JobState, str]] = {
-    "waiting": "#57606A", "in flight": "#0072B2", "retrying": "#8A5A00", "stuck": "#5B3E8C", "dead": "#9B1C3A",
-    "terminated": "#24292F", "done": "#1A7F37",
-}  # fmt: skip
-JOB_STATE_MARKS: Final[dict[JobState, str]] = {
-    "waiting": "○", "in flight": "▶", "retrying": "↺", "stuck": "⊠", "dead": "◆", "terminated": "■", "done": "✓",
-}  # fmt: skip
-
-WHITE, INK, MUTED, FAINT, GRID = "#FFFFFF", "#1F2328", "#57606A", "#C9D1D9", "#E7EAEE"
-MARKS: Final = {
-    "waiting": ("○", MUTED, "waiting"), "acked": ("✓", "#1A7F37", "acked"), "naked": ("↺", "#8A5A00", "nak"),
-    "failed": ("∅", "#7D4E57", "silent"), "killed": ("✗", "#D1242F", "killed"),
-    "timed_out": ("hourglass", "#0F6E84", "timed out"), "terminated": ("■", "#24292F", "terminated"),
-    "stuck": ("⊠", JOB_STATE_COLOURS["stuck"], "stuck"), "dead": ("◆", JOB_STATE_COLOURS["dead"], "dead"),
-    "redriven": ("◇", JOB_STATE_COLOURS["dead"], "redriven"), "escalated": ("➘", "#8E3A9D", "escalated"),
-    "free": ("○", MUTED, "free"), "finished": ("✓", "#1A7F37", "finished"),
-    "released": ("↩", "#0F6E84", "released"), "cancelled": ("⊖", MUTED, "cancelled"),
-    "restored": ("⇄", "#7D4E57", "restored"), "thawed": ("☀", "#A86400", "thawed"),
-    "expired": ("▼", "#8A5A00", "expired"), "lost": ("⊘", "#9B1C3A", "found out"),
-    "cut": ("✂", "#7D4E57", "cut off"), "frozen": ("❄", "#0072B2", "frozen"),
-    "stale": ("burst", "#C8102E", "stale write"), "refused": ("shield", "#0B6B4F", "refused"),
-}  # fmt: skip
-"""Kind of mark: glyph, colour, the word in the key. The order is that of drawing and of the key."""
+# --- strokes ------------------------------------------------------------------------------------------
 
 # Kind of stroke: drawing order, width in pixels (0 = follows the layout), dashes.
 _STROKES: Final[dict[str, tuple[float, float, tuple[float, ...]]]] = {
@@ -81,84 +48,6 @@ _STROKES: Final[dict[str, tuple[float, float, tuple[float, ...]]]] = {
 EDGE, BADGE = 20.0, 18.0
 """The margin of a picture, and the white disc under a mark."""
 _TOP, _BOTTOM, _LANE, _MOST_BAR, _MARK = 80.0, 48.0, 15.0, 32.0, 13.5
-
-
-def worker_colour(timeline: Timeline, name: str) -> str:
-    """The colour of a worker, by order of first appearance, so it never changes; after seven darker, then lighter."""
-    index = [*timeline.workers, name].index(name)
-    other, share = ((WHITE, 0.0), ("#000000", 0.4), (WHITE, 0.5))[index // len(OKABE_ITO) % 3]
-    return mix(OKABE_ITO[index % len(OKABE_ITO)], other, share)
-
-
-@lru_cache(maxsize=512)
-def mix(colour: str, other: str, share: float) -> str:
-    """The colour with a share of another one; opaque tints, because see-through ones add up where they overlap."""
-    red, green, blue = (a + (b - a) * share for a, b in zip(to_rgb(colour), to_rgb(other), strict=True))
-    return to_hex((red, green, blue)).upper()
-
-
-def text_on(colour: str) -> str:
-    """White or ink, whichever is easier to read on the colour."""
-    red, green, blue = (part**2.2 for part in to_rgb(colour))
-    return INK if 0.21 * red + 0.72 * green + 0.07 * blue > 0.22 else WHITE
-
-
-SHAPES: Final = {
-    "hourglass": Path([(-0.75, 1), (0.75, 1), (-0.75, -1), (0.75, -1), (-0.75, 1)], closed=True),
-    "burst": Path.unit_regular_star(8, 0.42),
-    # A shield with a bar across it, which is drawn the other way round and so is a hole.
-    "shield": Path(
-        [(-0.85, 0.85), (0, 1), (0.85, 0.85), (0.8, -0.1), (0, -1), (-0.8, -0.1), (-0.85, 0.85),
-         (-0.5, 0.1), (0.5, 0.1), (0.5, 0.38), (-0.5, 0.38), (-0.5, 0.1)],
-        [1, 2, 2, 2, 2, 2, 79, 1, 2, 2, 2, 79],
-    ),
-}  # fmt: skip
-"""The shapes that the font lacks."""
-
-
-@lru_cache(maxsize=64)
-def _shape(kind: str) -> Path:
-    """A mark as an outline around (0, 0), so that one Line2D draws all marks of a kind."""
-    glyph = MARKS[kind][0]
-    if glyph in SHAPES:
-        return SHAPES[glyph]
-    path = TextPath((0, 0), glyph, size=100, prop=_font(13, False))
-    box = path.get_extents()
-    return path.transformed(Affine2D().translate(-(box.x0 + box.x1) / 2, -(box.y0 + box.y1) / 2))
-
-
-# --- text ------------------------------------------------------------------------------------------
-
-_RULER: Final = cast(Any, RendererAgg)(1, 1, 72)
-_FONT: Final = "DejaVu Sans"  # ships with matplotlib, so the pictures look alike everywhere
-
-
-@lru_cache(maxsize=64)
-def _font(size: float, bold: bool) -> FontProperties:
-    return FontProperties(family=_FONT, size=size, weight="bold" if bold else "normal")
-
-
-@lru_cache(maxsize=8192)
-def text_width(text: str, size: float = 13, bold: bool = False) -> float:
-    """The width of a text in CSS pixels, with one to spare for other pixel ratios."""
-    return float(_RULER.get_text_width_height_descent(text, _font(size, bold), False)[0]) + 1
-
-
-@lru_cache(maxsize=8192)
-def fit(text: str, room: float, size: float = 13, bold: bool = False, least: int = 3) -> str:
-    """The text, cut with an ellipsis so that it fits; "" where fewer than `least` letters would be left."""
-    if len(text) <= 120 and text_width(text, size, bold) <= room:
-        return text
-    # Nothing longer fits anywhere, and to measure thousands of letters takes seconds.
-    cuts = (text[:length] + "…" for length in range(min(len(text) - 1, 120), least - 1, -1))
-    return next((cut for cut in cuts if text_width(cut, size, bold) <= room), "")
-
-
-@lru_cache(maxsize=8192)
-def plain(text: str) -> str:
-    """One line of text of which the font has every letter: a missing one would warn in the middle of a lesson."""
-    known = get_font(findfont(_font(13, True))).get_charmap()
-    return "".join(letter if ord(letter) in known else "\ufffd" for letter in " ".join(text.split()))
 
 
 # --- what pictures and twins read alike from a timeline ----------------------------------------------
@@ -196,13 +85,39 @@ def short(seconds: float) -> str:
     return f"{seconds:.{1 if seconds >= 0.95 else 2 if seconds >= 0.01 else 3}f}"
 
 
-def window(now: float) -> tuple[float, float]:
-    """The seconds that the time axis shows: it grows and moves in steps, so that many frames share one background."""
-    for span in (10.0, 15.0, 20.0, 30.0, 45.0, 60.0):
-        if now <= 0.85 * span:
+_SPANS: Final = (10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1800.0, 3600.0)
+_ROLLING: Final = 60.0
+_TICKS: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400)
+_AHEAD: Final = 0.15
+"""The share of the time axis that is kept free for what is to come."""
+
+
+def window(now: float, last: float | None = None) -> tuple[float, float]:
+    """The seconds that the time axis shows: it grows and moves in steps, so that many frames share one background.
+
+    Args:
+        now: the moment of the picture, seconds.
+        last: so many seconds, and the time to come; `inf`: the whole run; None: the whole run up to a minute, then
+            the last minute.
+    """
+    most = _ROLLING if last is None else last
+    for span in _SPANS if last in (None, inf) else ():
+        if now <= (1 - _AHEAD) * span <= (1 - _AHEAD) * most:
             return 0.0, span
-    start = ceil((now - 0.85 * 60) / 15) * 15.0
-    return start, start + 60
+    if most == inf:
+        return 0.0, ceil(now / (1 - _AHEAD) / 1800) * 1800.0
+    start = max(ceil((now - (1 - _AHEAD) * most) / (most / 4)) * most / 4, 0.0)
+    return start, start + most
+
+
+def check_span(last: float | None) -> float | None:
+    """
+    Raises:
+        LookInvalid: no picture shows so many seconds.
+    """
+    if last is None or (isinstance(last, (int, float)) and (1 <= last <= 86400 or last == inf)):
+        return last
+    raise LookInvalid(f"the picture can't show the last {last!r} s: give 1 to 86400, inf for the whole run, or None")
 
 
 # --- the base picture --------------------------------------------------------------------------------
@@ -220,12 +135,137 @@ class Row:
     below: _Spans
 
 
+class Label(NamedTuple):
+    """Words on the sheet; x and y are those of their beginning and their baseline, in pixels of the sheet."""
+
+    x: float
+    y: float
+    words: str
+    colour: str
+    size: float
+    bold: bool
+
+
+@dataclass
+class Ink:
+    """What is drawn for a frame: points by kind of stroke or mark and colour, and labels."""
+
+    points: dict[tuple[str, str], tuple[list[float], list[float]]] = field(default_factory=dict)
+    labels: list[Label] = field(default_factory=list)
+
+    def add(self, other: Ink) -> None:
+        for key, (xs, ys) in other.points.items():
+            known = self.points.setdefault(key, ([], []))
+            known[0].extend(xs)
+            known[1].extend(ys)
+        self.labels += other.labels
+
+
+class Sheet:
+    """A figure of fixed size, and what is drawn upon it: a bitmap for what stays, lines and labels for the rest.
+
+    Args:
+        width, height: in CSS pixels, as shown.
+        pixel_ratio: device pixels per CSS pixel; the PNG is width * pixel_ratio wide.
+        scale: how large type and marks are; everything is laid out as on a sheet that is so much smaller.
+        theme: "light" or "dark".
+
+    Raises:
+        LookInvalid: there is no such theme.
+    """
+
+    def __init__(self, width: int, height: int, pixel_ratio: float, scale: float, theme: str) -> None:
+        self.theme: Theme = theme_named(theme)
+        self.width, self.height, self.ratio = width / scale, height / scale, pixel_ratio * scale
+        # At 72 dots an inch a point is a CSS pixel: all font sizes and line widths are pixels.
+        size = self.width / 72, self.height / 72
+        self.figure = Shown(figsize=size, dpi=72 * self.ratio, facecolor=self.theme.paper)
+        self.canvas: Any = FigureCanvasAgg(self.figure)
+        # By inches, so that it holds for every dpi that somebody saves the figure with.
+        flipped = Affine2D().scale(1 / 72, -1 / 72).translate(0, self.height / 72)
+        self.pixels = flipped + self.figure.dpi_scale_trans
+        self.full_draws = 0
+        self.lines: dict[tuple[str, str, float], Line2D] = {}
+        self.moving: list[tuple[Line2D, Sequence[float], Sequence[float]]] = []
+        self.labels: list[Label] = []
+        self.background: Any = None
+
+    def line(self, kind: str, colour: str, width: float) -> Line2D:
+        """The one line that draws all strokes or marks of a kind: kept, since to make one is dear."""
+        if (known := self.lines.get((kind, colour, width))) is None:
+            known = self.lines[kind, colour, width] = self.make_line(kind, colour, width)
+            known.set_animated(True)
+        return known
+
+    def make_line(self, kind: str, colour: str, width: float) -> Line2D:
+        line = Line2D([], [], transform=self.pixels, linestyle="none", markeredgewidth=0)
+        if kind == "mark":
+            line.set(marker=shape(colour), markersize=_MARK, markerfacecolor=self.theme.mark(colour))
+            line.set(zorder=2.9 + list(MARKS).index(colour) / 1000)
+        elif kind == "disc":
+            line.set(marker="o", markersize=BADGE, markerfacecolor=colour, zorder=2.8)
+        else:
+            order, own, dashes = _STROKES[kind]
+            line.set(linestyle=(0, dashes) if dashes else "-", color=colour, zorder=order)
+            line.set(linewidth=own or width, dash_capstyle="butt")
+            line.set(solid_capstyle="round" if kind == "spot" else "butt")
+        self.figure.add_artist(line)
+        return line
+
+    def text(self, label: Label) -> Text:
+        """The label as an artist of the figure."""
+        x, y, words, colour, size, bold = label
+        text = self.figure.text(x, y, words, transform=self.pixels, parse_math=False, usetex=False)
+        text.set(color=colour, fontproperties=font(size, bold))
+        return text
+
+    def draw(self) -> Pixels:
+        """Everything as pixels, RGBA: a view of what the next frame changes."""
+        if self.background is None:
+            self.canvas.draw()
+            self.background = self.canvas.copy_from_bbox(self.figure.bbox)
+            self.full_draws += 1
+        else:
+            self.canvas.restore_region(self.background)
+        self.moving.sort(key=lambda moving: moving[0].get_zorder())
+        for line, xs, ys in self.moving:
+            line.set_data(xs, ys)
+            self.figure.draw_artist(line)
+        pixels: Pixels = np.asarray(self.canvas.buffer_rgba())
+        for x, y, words, colour, size, bold in self.labels:
+            write(pixels, x * self.ratio, y * self.ratio, words, colour, size, bold, self.ratio)
+        return pixels
+
+    def png(self) -> bytes:
+        """Everything as PNG bytes."""
+        return encode_small(self.draw(), self.theme.paper)
+
+    def as_figure(self) -> Figure:
+        """Let go of the figure: from here on it is an ordinary one that draws itself completely."""
+        for line, xs, ys in self.moving:
+            line.set_data(xs, ys)
+            line.set_animated(False)
+        for label in self.labels:
+            self.text(label)
+        return self.figure
+
+    def clear(self) -> None:
+        self.moving, self.labels = [], []
+
+
 class Picture:
-    """A figure of fixed size with rows, a time axis and a "now" line; subclasses say what is in the rows.
+    """A picture of fixed size with rows, a time axis and a "now" line; subclasses say what is in the rows.
 
     Args:
         width, height: in CSS pixels.
         pixel_ratio: device pixels per CSS pixel; the PNG is width * pixel_ratio wide.
+        theme: "light" or "dark".
+        scale: of type and marks: 1 for a desk, 1.5 for the last row of a room.
+        last: how many seconds are shown, see `window`.
+        sheet, top: a sheet that it shares with others, and where it begins there; its height is still its own.
+
+    Raises:
+        LookInvalid: there is no such theme, or no picture of so many seconds.
     """
 
     title = subtitle = nothing = ""
@@ -235,79 +275,107 @@ class Picture:
     two_lanes = False
     """Whether there is a second, thinner lane below the bars of a row."""
 
-    def __init__(self, *, width: int = 960, height: int = 380, pixel_ratio: float = 1.0) -> None:
-        self.width, self.height, self.pixel_ratio = width, height, pixel_ratio
-        # At 72 dots an inch a point is a CSS pixel: all font sizes and line widths are pixels.
-        self.figure = Shown(figsize=(width / 72, height / 72), dpi=72 * pixel_ratio, facecolor="white")
-        self.full_draws = 0
+    def __init__(
+        self,
+        *,
+        width: int = 960,
+        height: int = 380,
+        pixel_ratio: float = 1.0,
+        theme: str = "light",
+        scale: float = 1.0,
+        last: float | None = None,
+        sheet: Sheet | None = None,
+        top: float = 0.0,
+    ) -> None:
+        self.sheet = sheet or Sheet(width, height, pixel_ratio, scale, theme)
+        self.last = check_span(last)
+        self.theme = self.sheet.theme
+        self.width, self.height, self.offset = width / scale, height / scale, top
         self.spot: tuple[str, float] | None = None
         """A row's name and a moment to point out, with light behind what is there."""
-        self._canvas: Any = FigureCanvasAgg(self.figure)
-        self._pixels = Affine2D().scale(pixel_ratio, -pixel_ratio).translate(0, height * pixel_ratio)
-        self._top, self._bottom = _TOP, max(height - _BOTTOM, _TOP + 20)
-        self._left, self._right = 96.0, width - min(self.right_margin, width * 0.55)
+        self._top, self._bottom = _TOP, max(self.height - _BOTTOM, _TOP + 20)
+        self._left, self._right = 96.0, self.width - min(self.right_margin, self.width * 0.55)
         self._most_rows = max(1, int((self._bottom - self._top) // self.least_pitch))
         self._fixed: list[Line2D | Text] = []
-        self._moving: list[Line2D | Text] = []
-        self._points: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
+        self._ink = Ink()
+        self._kept: dict[str, tuple[object, Ink]] = {}
         self._key: object = None
-        self._background: Any = None
-        self._axes = self.figure.add_axes((0, 0, 1, 1), facecolor="none")
+        self._axes = self.sheet.figure.add_axes((0, 0, 1, 1), facecolor="none")
         self._axes.spines[["top", "left", "right"]].set_visible(False)
-        self._axes.spines["bottom"].set(color=FAINT, linewidth=1, zorder=0.5)
+        self._axes.spines["bottom"].set(color=self.theme.faint, linewidth=1, zorder=0.5)
         self._axes.yaxis.set_visible(False)
-        self._axes.tick_params("x", length=0, pad=6, labelsize=13, labelcolor=MUTED, labelfontfamily=_FONT)
-        self._axes.grid(True, axis="x", color=GRID, linewidth=1, linestyle="-")
+        self._axes.tick_params("x", length=0, pad=6, labelsize=13, labelcolor=self.theme.muted, labelfontfamily=FONT)
+        self._axes.grid(True, axis="x", color=self.theme.grid, linewidth=1, linestyle="-")
         self._axes.set_axisbelow(True)
+
+    @property
+    def figure(self) -> Figure:
+        return self.sheet.figure
 
     def update(self, timeline: Timeline, now: float) -> None:
         """Bring the picture up to date with the timeline at `now` (seconds); `png` then draws it."""
-        self._timeline, self._now = timeline, max(now, 0.0)
-        self._start, self._stop = window(self._now)
-        self._points = {}
-        while self._moving:
-            self._moving.pop().remove()
-        names, folded = self._choose_rows()
-        self._lay_out(names)
-        self._draw_outages()
-        here = self._x(self._now)
-        self._stroke("now", INK, here, self._top - 4, here, self._bottom)
-        # The strip between subtitle and plot is kept free for this label.
-        self._text(here, self._top - 13, "now", INK, align="center", bold=True)
-        self._draw_rows()
-        self._draw_spot(names)
-        room = self.width - EDGE - self._left - text_width(self.axis_label) - 16
-        self._text(self.width - EDGE, self.height - 12, fit(folded, room), MUTED, align="right")
-        if not names and not folded:
-            middle = (self._left + self._right) / 2, (self._top + self._bottom) / 2
-            self._text(*middle, self.nothing, MUTED, size=16, align="center")
-        for (kind, colour), points in self._points.items():
-            self._moving.append(self._line(kind, colour, *points, animated=True))
-        self._moving.sort(key=lambda artist: artist.get_zorder())
-        kinds = [kind for kind in MARKS if ("mark", kind) in self._points]
-        key = (self._start, self._stop, names, self._left, self._pitch, kinds)
-        if key != self._key:
-            self._key, self._background = key, None
-            self._dress(names, kinds)
+        self.sheet.clear()
+        self.plan(timeline, now)
+        self.compose(self.names_end)
 
     def png(self) -> bytes:
         """The picture as PNG bytes."""
-        if self._background is None:
-            self._canvas.draw()
-            self._background = self._canvas.copy_from_bbox(self.figure.bbox)
-            self.full_draws += 1
-        else:
-            self._canvas.restore_region(self._background)
-        for artist in self._moving:
-            self.figure.draw_artist(artist)
-        return encode(self.figure, drawn=True)
+        return self.sheet.png()
 
     def as_figure(self, timeline: Timeline, now: float) -> Figure:
         """Update, then let go of the figure: from here on it is an ordinary one that draws itself completely."""
         self.update(timeline, now)
-        for artist in self._moving:
-            artist.set_animated(False)
-        return self.figure
+        return self.sheet.as_figure()
+
+    def plan(self, timeline: Timeline, now: float) -> None:
+        """Choose the rows."""
+        self._timeline, self._now = timeline, max(now, 0.0)
+        self._start, self._stop = window(self._now, self.last)
+        self._names, self._folded = self._choose_rows()
+
+    @property
+    def names_end(self) -> float:
+        """Where the plot may begin, right of the names; it grows in steps, so that one more letter doesn't move all."""
+        widest = max((text_width(plain(name), 14) for name in self._names), default=0.0)
+        return min(max(ceil((widest + 26) / 32) * 32.0, 96.0), self.width * 0.24)
+
+    def compose(self, left: float) -> None:
+        """Lay out the rows right of `left`, and draw them onto the sheet."""
+        self._left, names = left, self._names
+        self._ink = Ink()
+        self._lay_out(names)
+        self._draw_outages()
+        here = self._x(self._now)
+        self._stroke("now", self.theme.ink, here, self._top - 4, here, self._bottom)
+        # The strip between subtitle and plot is kept free for this label.
+        self._text(here, self._top - 13, "now", self.theme.ink, align="center", bold=True)
+        self._draw_rows()
+        self._draw_spot(names)
+        room = self.width - EDGE - self._left - text_width(self.axis_label) - 16
+        self._text(self.width - EDGE, self.height - 12, fit(self._folded, room), self.theme.muted, align="right")
+        if not names and not self._folded:
+            middle = (self._left + self._right) / 2, (self._top + self._bottom) / 2
+            self._text(*middle, self.nothing, self.theme.muted, size=16, align="center")
+        self._kept = {name: kept for name, kept in self._kept.items() if name in names}
+        kinds = [kind for kind in MARKS if ("mark", kind) in self._ink.points]
+        key = (self._start, self._stop, names, self._left, self._pitch, kinds)
+        if key != self._key:
+            self._key, self.sheet.background = key, None
+            self._dress(names, kinds)
+        for (kind, colour), points in self._ink.points.items():
+            line = self.sheet.line(kind, colour, self._widths.get(kind, 0.0))
+            self.sheet.moving.append((line, *points))
+        self.sheet.labels += self._ink.labels
+
+    def _keep(self, name: str, state: object, draw: Callable[[], None]) -> None:
+        """Draw a row, or what was drawn of it in an earlier frame, if nothing has changed: the same `state`."""
+        state = (state, self._start, self._stop, self._left, self._pitch)
+        if (kept := self._kept.get(name)) is None or kept[0] != state:
+            all_ink, self._ink = self._ink, Ink()
+            draw()
+            kept = self._kept[name] = state, self._ink
+            self._ink = all_ink
+        self._ink.add(kept[1])
 
     def _choose_rows(self) -> tuple[list[str], str]:
         """The names of the rows, and a sentence on those that are not shown."""
@@ -325,9 +393,6 @@ class Picture:
         return f"+ {', '.join(parts)} {noun}{plural} not shown" if parts else ""
 
     def _lay_out(self, names: Sequence[str]) -> None:
-        # The column of names grows in steps, so that one more letter doesn't move the whole picture.
-        widest = max((text_width(plain(name), 14) for name in names), default=0.0)
-        self._left = min(max(ceil((widest + 26) / 32) * 32.0, 96.0), self.width * 0.24)
         self._pitch = min((self._bottom - self._top) / max(len(names), 4), self.most_pitch)
         self._lane = _LANE if self._pitch >= self.lane_from_pitch else 0.0
         self._under = min(max(round(self._pitch * 0.26), 14), 18) if self.two_lanes and self._pitch >= 48 else 0
@@ -361,40 +426,42 @@ class Picture:
         """The background: drawn when the axis, the rows or the key change."""
         while self._fixed:
             self._fixed.pop().remove()
-        width, height = self.width, self.height
-        box = (self._left, height - self._bottom, self._right - self._left, self._bottom - self._top)
+        width, height = self.sheet.width, self.sheet.height
+        box = (self._left, height - self.offset - self._bottom, self._right - self._left, self._bottom - self._top)
         self._axes.set_position((box[0] / width, box[1] / height, box[2] / width, box[3] / height))
         self._axes.set_xlim(self._start, self._stop)
-        step = next(step for step in (1, 2, 5, 10) if (self._stop - self._start) / step <= 10)
+        step = next(step for step in _TICKS if (self._stop - self._start) / step <= 10)
         self._axes.set_xticks(range(ceil(self._start / step) * step, int(self._stop) + 1, step))
-        self._text(EDGE, 22, self.title, INK, size=17, bold=True, fixed=True)
-        self._text(EDGE, 44, fit(self.subtitle, width - 2 * EDGE), MUTED, fixed=True)
-        self._text(self._left, height - 12, self.axis_label, MUTED, fixed=True)
+        self._text(EDGE, 22, self.title, self.theme.ink, size=17, bold=True, fixed=True)
+        self._text(EDGE, 44, fit(self.subtitle, self.width - 2 * EDGE), self.theme.muted, fixed=True)
+        self._text(self._left, self.height - 12, self.axis_label, self.theme.muted, fixed=True)
         for name, y in zip(names, self._ys, strict=True):
             words = fit(plain(name), self._left - 22, 14)
-            self._text(self._left - 14, y, words, INK, size=14, align="right", fixed=True)
+            self._text(self._left - 14, y, words, self.theme.ink, size=14, align="right", fixed=True)
         # The key stands on the title's line. Its first kinds are the everyday ones: they go first if room is short.
         sizes = {kind: text_width(MARKS[kind][2]) + 36 for kind in kinds}
-        while sum(sizes.values()) > width - 2 * EDGE - text_width(self.title, 17, True) - 8:
+        while sum(sizes.values()) > self.width - 2 * EDGE - text_width(self.title, 17, True) - 8:
             del sizes[next(iter(sizes))]
-        x = width - EDGE - sum(sizes.values()) + 16
+        x = self.width - EDGE - sum(sizes.values()) + 16
         for kind, size in sizes.items():
-            self._fixed.append(self._line("mark", kind, [x + 7], [22]))
-            self._text(x + 20, 22, MARKS[kind][2], MUTED, fixed=True)
+            mark = self.sheet.make_line("mark", kind, 0)
+            mark.set_data([x + 7], [22 + self.offset])
+            self._fixed.append(mark)
+            self._text(x + 20, 22, MARKS[kind][2], self.theme.muted, fixed=True)
             x += size
 
     def _stroke(self, kind: str, colour: str, x0: float, y0: float, x1: float, y1: float) -> None:
         """A line between two pixels. All of one kind and colour are one Line2D with breaks: by far the fastest."""
-        xs, ys = self._points.setdefault((kind, colour), ([], []))
+        xs, ys = self._ink.points.setdefault((kind, colour), ([], []))
         xs += (x0, x1, nan)
-        ys += (y0, y1, nan)
+        ys += (y0 + self.offset, y1 + self.offset, nan)
 
     def _mark(self, kind: str, x: float, y: float) -> None:
         """A mark on a white disc, so that it is seen on bars and on the "now" line too."""
-        for key in (("disc", WHITE), ("mark", kind)):
-            xs, ys = self._points.setdefault(key, ([], []))
+        for key in (("disc", self.theme.paper), ("mark", kind)):
+            xs, ys = self._ink.points.setdefault(key, ([], []))
             xs.append(x)
-            ys.append(y)
+            ys.append(y + self.offset)
 
     def _text(
         self, x: float, y: float, words: str, colour: str,
@@ -403,45 +470,33 @@ class Picture:
         if words:
             x -= {"left": 0.0, "center": 0.5, "right": 1.0}[align] * text_width(words, size, bold)
             # On whole device pixels letters are sharp; the baseline follows from the size, so that it is one in a row.
-            x, y = (round(at * self.pixel_ratio) / self.pixel_ratio for at in (x, y + size * 0.36))
-            text = self.figure.text(x, y, words, transform=self._pixels, parse_math=False, usetex=False)
-            text.set(color=colour, fontproperties=_font(size, bold), animated=not fixed)
-            (self._fixed if fixed else self._moving).append(text)
-
-    def _line(self, kind: str, colour: str, xs: Sequence[float], ys: Sequence[float], animated: bool = False) -> Line2D:
-        line = Line2D(xs, ys, transform=self._pixels, linestyle="none", markeredgewidth=0, animated=animated)
-        if kind == "mark":
-            line.set(marker=_shape(colour), markersize=_MARK, markerfacecolor=MARKS[colour][1])
-            line.set(zorder=2.9 + list(MARKS).index(colour) / 1000)
-        elif kind == "disc":
-            line.set(marker="o", markersize=BADGE, markerfacecolor=colour, zorder=2.8)
-        else:
-            order, width, dashes = _STROKES[kind]
-            line.set(linestyle=(0, dashes) if dashes else "-", color=colour, zorder=order)
-            line.set(linewidth=width or self._widths[kind], dash_capstyle="butt")
-            line.set(solid_capstyle="round" if kind == "spot" else "butt")
-        self.figure.add_artist(line)
-        return line
+            ratio = self.sheet.ratio
+            x, y = (round(at * ratio) / ratio for at in (x, y + self.offset + size * 0.36))
+            label = Label(x, y, words, colour, size, bold)
+            if fixed:
+                self._fixed.append(self.sheet.text(label))
+            else:
+                self._ink.labels.append(label)
 
     def _draw_outages(self) -> None:
         middle = (self._top + self._bottom) / 2
         for outage in self._timeline.outages:
             x0, x1 = self._x(outage.start), self._x(self._now if outage.end is None else outage.end)
             if x1 > x0:
-                self._stroke("outage", "#E4E7EB", x0, middle, x1, middle)
+                self._stroke("outage", self.theme.band, x0, middle, x1, middle)
                 if (x0 + x1 + text_width("no broker")) / 2 < self._x(self._now) - 24:
-                    self._text((x0 + x1) / 2, self._top - 13, "no broker", MUTED, align="center")
+                    self._text((x0 + x1) / 2, self._top - 13, "no broker", self.theme.muted, align="center")
 
     def _draw_spot(self, names: Sequence[str]) -> None:
         if self.spot and self.spot[0] in names:
             # Of two rows of this name the last one: a job may be called DLQ.
             y, x = dict(zip(names, self._ys, strict=True))[self.spot[0]], self._x(self.spot[1])
-            self._stroke("spotlit", "#FFF9E3", self._left, y, self._right, y)
-            self._stroke("spot", "#FFE184", x - 6, y, x + 6, y)
+            self._stroke("spotlit", self.theme.light, self._left, y, self._right, y)
+            self._stroke("spot", self.theme.glow, x - 6, y, x + 6, y)
 
     def _draw_wait(self, begin: float, end: float, kind: str, y: float) -> None:
         """A hollow mark where a job or item came, and a thin line for as long as it waits for a worker."""
-        self._stroke("wait", FAINT, self._x(begin), y, self._x(end), y)
+        self._stroke("wait", self.theme.faint, self._x(begin), y, self._x(end), y)
         if kind:
             self._mark(kind, max(self._x(begin), self._left + 9), y)
 
@@ -453,12 +508,12 @@ class Picture:
             self._stroke("beat", WHITE, x, base, x, base - height)
 
     def _draw_tail(self, colour: str, x0: float, x1: float, y: float, white: float = 0.78) -> None:
-        self._stroke("tail", mix(colour, WHITE, white), x0, y, x1, y)
+        self._stroke("tail", self.theme.pale(colour, white), x0, y, x1, y)
 
     def _draw_hand(self, colour: str, x0: float, x1: float, y: float) -> None:
         """A dotted box in the worker's colour: the job is in its hands, but the work has not begun."""
         half = self._bar / 2 - 1
-        self._stroke("paper", mix(colour, WHITE, 0.92), x0, y, x1, y)
+        self._stroke("paper", self.theme.pale(colour, 0.92), x0, y, x1, y)
         for xa, ya, xb, yb in ((x0, -half, x1, -half), (x0, half, x1, half), (x0 + 1, -half, x0 + 1, half)):
             self._stroke("hand", colour, xa, y + ya, xb, y + yb)
 
@@ -467,13 +522,13 @@ class Picture:
         x0, x1, half = self._x(begin), self._x(until), self._bar / 2 - 0.5
         if until > self._now and x1 - x0 >= 2:
             for edge in (row.y - half, row.y + half):
-                self._stroke("patience", MUTED, x0, edge, x1, edge)
+                self._stroke("patience", self.theme.muted, x0, edge, x1, edge)
             if self._inside(until):
                 self._draw_limit(x1, row)
 
     def _draw_limit(self, x: float, row: Row) -> None:
         half = self._bar / 2 + 2
-        self._stroke("limit", MUTED, x, row.y - half, x, row.y + half)
+        self._stroke("limit", self.theme.muted, x, row.y - half, x, row.y + half)
         row.obstacles.append((x - 2, x + 2))
 
     def _end_mark(self, kind: str, x0: float, x1: float, following: float, y: float) -> float:
@@ -492,7 +547,7 @@ class Picture:
         `inner` is the part of the bar that is free, `ground` its colour if it isn't the worker's, `starts` where words
         may begin beside it, `following` where the next bar begins.
         """
-        (left, right), dark, above = inner, mix(colour, "#000000", 0.45), row.y - self._bar / 2 - 7
+        (left, right), dark, above = inner, self.theme.strong(colour), row.y - self._bar / 2 - 7
         within = text_on(ground or colour)
         places: list[Place] = [(left + 5, row.y, within, right - 5, row.inside)]
         places += [(x, row.y, dark, following - 4, row.obstacles) for x in starts]
@@ -526,22 +581,3 @@ class Picture:
                     self._text(left, y, words, colour)
                     taken.append((left - 6, left + size + 6))
                     return
-
-
-class Shown(Figure):
-    """A figure that a notebook shows by itself: without pyplot nobody else has told it how."""
-
-    def _repr_png_(self) -> bytes:
-        FigureCanvasAgg(self)
-        return encode(self)
-
-
-def encode(figure: Figure, *, drawn: bool = False) -> bytes:
-    """A figure as PNG bytes; `drawn` says that its pixels are up to date."""
-    canvas: Any = figure.canvas
-    if not drawn:
-        canvas.draw()
-    # Never savefig: it would draw a live picture again, and without the moving artists.
-    file = io.BytesIO()
-    Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3]).save(file, "png", compress_level=1)
-    return file.getvalue()

@@ -8,7 +8,8 @@ from typing import Final
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from meetupq.canvas import FAINT, GRID, INK, MUTED, OKABE_ITO, WHITE, Shown, plain
+from meetupq.ink import Shown, plain
+from meetupq.palette import FAINT, GRID, INK, MUTED, OKABE_ITO, WHITE
 from meetupq.trials import Trial
 
 _SHAPES: Final = "os^Dvph"

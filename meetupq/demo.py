@@ -13,7 +13,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from meetupq import canvas, checks, figures, subjects, twins
+from meetupq import checks, figures, ink, subjects, twins
 from meetupq.broker import asking
 from meetupq.errors import MeetupqError, QueueError
 from meetupq.history import Event, History
@@ -139,7 +139,7 @@ def tell(events: Events, rows: Rows, failures: Sequence[object], meta: Mapping[s
         recording.append(**asdict(event))
     with _writing(folder):
         for name, drawn in (("deliveries", figures.delivery_attempts), ("leases", figures.lease_ownership)):
-            (folder / f"{name}.png").write_bytes(canvas.encode(drawn(events, pixel_ratio=2.0)))
+            (folder / f"{name}.png").write_bytes(ink.encode(drawn(events, pixel_ratio=2.0)))
         recording.save(folder / "recording.jsonl")
     print(f"wrote deliveries.png, leases.png and recording.jsonl into {folder}")
     broken = any(verdict.status == "BROKEN" for verdict in verdicts)

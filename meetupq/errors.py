@@ -16,8 +16,8 @@ class NameInvalid(MeetupqError, ValueError):
     """A name may have letters, digits, '-' and '_' only, at most 40 of them."""
 
 
-class SizeInvalid(MeetupqError, ValueError):
-    """A picture of this size can't be drawn."""
+class LookInvalid(MeetupqError, ValueError):
+    """A picture or a panel can't look like this."""
 
 
 # --- history ---------------------------------------------------------------------------------------

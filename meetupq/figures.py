@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain, islice, takewhile
 from math import ceil, inf
 from operator import itemgetter
@@ -20,31 +21,17 @@ from typing import Final, NamedTuple
 
 from matplotlib.figure import Figure
 
-from meetupq.canvas import (
-    BADGE,
-    EDGE,
-    FAINT,
-    INK,
-    MARKS,
-    MUTED,
-    WHITE,
-    Picture,
-    Place,
-    Row,
-    Told,
-    delays,
-    fit,
-    last_heard,
-    mix,
-    plain,
-    text_on,
-    text_width,
-    told,
-)
+from meetupq.canvas import BADGE, EDGE, Picture, Place, Row, Told, delays, last_heard, told
+from meetupq.ink import fit, plain, text_width
+from meetupq.palette import mix, text_on
 from meetupq.timeline import Attempt, Cause, ItemLine, JobLine, Ownership, Write
 
 _TOLD_LETTERS: Final = 30
 """Of so many letters the words are tried; there is never room for more."""
+_READABLE: Final = 24
+"""A row with more attempts than this can't have words and marks for all of them."""
+_SETTLED: Final = 320.0
+"""Pixels right of what happened last in a row up to where "now" can change what stands there: no words are longer."""
 
 
 class DeliveryPicture(Picture):
@@ -84,7 +71,7 @@ class DeliveryPicture(Picture):
         row_of = {job.name: y for job, y in zip(self._jobs, self._ys, strict=False)}
         falls = [(self._x(at), row_of[job.name]) for at, _, job in letters if job.name in row_of]
         for x, y in falls:
-            self._stroke("fall", "#BE6B7F", x, y + self._bar / 2, x, self._ys[-1])
+            self._stroke("fall", self.theme.fall, x, y + self._bar / 2, x, self._ys[-1])
         if self._dlq:
             self._draw_dlq(letters, self._row(self._ys[-1]))
         for job in self._jobs:
@@ -92,10 +79,17 @@ class DeliveryPicture(Picture):
             crossing = [(x - 3, x + 3) for x, top in falls if top < row.y]
             row.obstacles += crossing
             row.above += crossing
-            self._draw_job(job, row)
+            now = None if self._is_settled(job) else self._now
+            self._keep(job.name, (job.heard, row.y, now, crossing), partial(self._draw_job, job, row))
+
+    def _is_settled(self, job: JobLine) -> bool:
+        """Whether time alone changes nothing in its row any more."""
+        if job.state in ("waiting", "in flight") or self._x(self._now) - self._x(last_heard(job)) < _SETTLED:
+            return False
+        return not any(self._timeline.still_at_it(job, attempt) for attempt in job.attempts)
 
     def _draw_dlq(self, letters: Sequence[tuple[float, str, JobLine]], row: Row) -> None:
-        self._stroke("plate", "#FBF0F2", self._left, row.y, self._right, row.y)
+        self._stroke("plate", self.theme.plate, self._left, row.y, self._right, row.y)
         row.obstacles += [(self._x(at) - 10, self._x(at) + 10) for at, _, _ in letters]
         # The newest letters get their words first; the rest as far as there is room, left or right of the mark.
         for number, (at, kind, job) in enumerate(reversed(letters)):
@@ -105,7 +99,7 @@ class DeliveryPicture(Picture):
                 what = f"after {job.deliveries} deliver{'y' if job.deliveries == 1 else 'ies'}"
             if number < _TOLD_LETTERS:
                 name = fit(plain(job.name), 120)
-                self._note(x, row.y, (f"{name} {what}", name), MARKS[kind][1], row.obstacles)
+                self._note(x, row.y, (f"{name} {what}", name), self.theme.mark(kind), row.obstacles)
 
     def _draw_job(self, job: JobLine, row: Row) -> None:
         for begin in (job.published, *job.put_back):
@@ -120,7 +114,14 @@ class DeliveryPicture(Picture):
         marks = [self._x(self._end(job, a)) + 10 for a in late if a.how != "timed_out"]
         row.inside += [(x - 8, x + 8) for x in marks]
         row.obstacles += row.inside
+        crowded = len(attempts) > _READABLE
+        drawn_to = -inf
         for attempt, after in zip(attempts, [*attempts[1:], None], strict=False):
+            if crowded and after is not None and (x := self._x(after.start)) - self._x(attempt.start) < BADGE:
+                # No room for words or marks: its bar, if it ends at another pixel than the one before.
+                if x - drawn_to >= 1:
+                    drawn_to = self._draw_plainly(job, attempt, x, row)
+                continue
             # Words and marks of an attempt end where the next one begins, or before the mark of an escalation.
             ends = [self._x(at) - BADGE for at in job.escalated if at > attempt.start]
             ends += [] if after is None else [self._x(after.start)]
@@ -131,7 +132,17 @@ class DeliveryPicture(Picture):
             x = max(self._x(job.exhausted), row.taken) + 11
             self._mark("stuck", x, row.y)
             words = ("exhausted, still in the queue", "stuck")
-            self._note(x + 1, row.y, words, MARKS["stuck"][1], [*row.obstacles, (self._left, x)])
+            self._note(x + 1, row.y, words, self.theme.mark("stuck"), [*row.obstacles, (self._left, x)])
+
+    def _draw_plainly(self, job: JobLine, a: Attempt, following: float, row: Row) -> float:
+        """An attempt among very many: a bar and a tail; returns up to where."""
+        colour, x0, bar = self._colour(a.worker), self._x(a.start), self._x(self._end(job, a))
+        bar = min(max(bar, x0 + 1), following)
+        self._stroke("bar", colour, x0, row.y, bar, row.y)
+        if following > bar:
+            self._draw_tail(colour, bar, following, row.y)
+        row.taken = max(row.taken, bar)
+        return following
 
     def _end(self, job: JobLine, a: Attempt) -> float:
         """When the worker's part ended, the broker knowing or not."""
@@ -150,7 +161,9 @@ class DeliveryPicture(Picture):
             if job.done == a.end:
                 taken = [*row.obstacles, (self._left, max(row.taken, x))]
                 name = fit(plain(a.worker), 90)
-                self._note(x, y, (f"{name}'s late ack counts", f"{name}, late", "late"), MARKS["acked"][1], taken)
+                self._note(
+                    x, y, (f"{name}'s late ack counts", f"{name}, late", "late"), self.theme.mark("acked"), taken
+                )
 
     def _draw_attempt(self, job: JobLine, a: Attempt, following: float, row: Row) -> None:
         """A bar while the worker is at it and the broker hears it, a tail while the broker waits for no one."""
@@ -190,11 +203,11 @@ class DeliveryPicture(Picture):
         if x_bar > x0:
             # The words go where there is more room: into the box before the work, or into the bar.
             if x_bar - left >= right - x_bar:
-                right, ground = min(right, x_bar), WHITE
+                right, ground = min(right, x_bar), self.theme.paper
                 whole = f"{label}, in hand"
                 choice[:0] = [whole] if text_width(whole, bold=True) <= right - left - 10 else []
             else:
-                self._text(left + 5, row.y, fit("in hand", x_bar - left - 8, least=7), MUTED)
+                self._text(left + 5, row.y, fit("in hand", x_bar - left - 8, least=7), self.theme.muted)
                 left = x_bar
         self._caption(row, colour, choice, (left, right), starts, following, ground)
 
@@ -249,7 +262,7 @@ class LeasePicture(Picture):
             heads = [("owner", self._right + 34, "left"), ("expires in", self.width - EDGE, "right")]
             heads += [("done", self.width - EDGE - 84, "right")] if self._is_wide else []
             for words, x, align in heads:
-                self._text(x, self._top - 13, words, MUTED, align=align)
+                self._text(x, self._top - 13, words, self.theme.muted, align=align)
         from_above: list[tuple[float, float]] = []
         for item, y in zip(self._items, self._ys, strict=True):
             row = self._row(y)
@@ -334,10 +347,10 @@ class LeasePicture(Picture):
             if how == "expired":
                 late = "" if after is None else delays(own, after)
                 told = (f"reclaimed {late}", late, delays(own, after, brief=True), "reclaimed") if after else (how,)
-                self._note(x, self._lane_of(row), told, INK, row.above)
+                self._note(x, self._lane_of(row), told, self.theme.ink, row.above)
             else:
                 taken = [*row.obstacles, (self._left, x), (following - 4, self._right)]
-                self._note(x - 1, row.y, (how,), MARKS[how][1], taken)
+                self._note(x - 1, row.y, (how,), self.theme.mark(how), taken)
         # The words go into the longest stretch of work.
         work = [(self._x(since), self._x(until)) for cause, since, until in turn.stretches if not cause]
         left, right = max(work, key=lambda span: span[1] - span[0], default=(self._x(own.start),) * 2)
@@ -375,7 +388,7 @@ class LeasePicture(Picture):
         """A faint box: with diagonals where nobody is any more, upright bars where somebody is frozen, and dashes along
         it where somebody works on, unheard."""
         height = self._strip if thin else self._bar
-        self._stroke("faint" if thin else "tail", mix(colour, WHITE, 0.82), x0, y, x1, y)
+        self._stroke("faint" if thin else "tail", self.theme.pale(colour, 0.82), x0, y, x1, y)
         half = height / 2
         for edge in (y - half + 0.5, y + half - 0.5) if thin else ():
             self._stroke("rim", colour, x0, edge, x1, edge)
@@ -438,7 +451,7 @@ class LeasePicture(Picture):
         for own, (cause, since, until) in zombies:
             x0, x1, name = self._x(since), self._x(until), fit(plain(own.worker), 90, self._small, bold=True)
             colour = self._colour(own.worker)
-            pale, dark = mix(colour, WHITE, 0.82), mix(colour, "#000000", 0.45)
+            pale, dark = self.theme.pale(colour, 0.82), self.theme.strong(colour)
             believes = ("still believes", "believes") if own.is_zombie else ("believed on", "believed")
             choice = (f"{name} {believes[0]}", *believes)
             places: list[Place] = [(x0 + 4, y, dark if cause else text_on(colour), x1 - 3, row.below)]
@@ -448,7 +461,7 @@ class LeasePicture(Picture):
             if span and cause and span[0] < x1:
                 self._stroke("ground", pale, span[0] - 2, y, span[1] - 2, y)
         if harm:
-            self._place(_harm(harm), self._behind(last, y, MARKS["stale"][1], row), self._small, bold=False)
+            self._place(_harm(harm), self._behind(last, y, self.theme.mark("stale"), row), self._small, bold=False)
 
     def _behind(self, x: float, y: float, ink: str, row: Row) -> list[Place]:
         return [(at, y, ink, self._right, row.below) for at in (x + 4, self._x(self._now) + 8) if at >= x]
@@ -481,7 +494,7 @@ class LeasePicture(Picture):
         if owner is None or item.ended is not None:
             words = "finished" if item.state == "done" else item.state
             self._mark(words, left - 13, y)
-            self._text(left, y, words, MARKS[words][1], bold=True)
+            self._text(left, y, words, self.theme.mark(words), bold=True)
             return
         remaining, alive = owner.until - self._now, owner.gone is None and owner.believed is None
         if alive:
@@ -489,16 +502,16 @@ class LeasePicture(Picture):
         else:
             self._mark(owner.cause or "lost", left - 13, y)
         room = right - left - 62 - 62 * self._is_wide
-        self._text(left, y, fit(plain(owner.worker), room, bold=True), INK, bold=True)
-        colour = INK if alive and remaining > 0 else MARKS["killed"][1]
+        self._text(left, y, fit(plain(owner.worker), room, bold=True), self.theme.ink, bold=True)
+        colour = self.theme.ink if alive and remaining > 0 else self.theme.mark("killed")
         self._text(right, y, f"{remaining:.1f} s" if remaining > 0 else "due", colour, align="right", bold=True)
 
     def _draw_share(self, percent: int, x: float, y: float) -> None:
         """How far the work is, as a number and as a line below it."""
-        self._text(x, y - 1, f"{percent} %", INK, align="right")
-        self._stroke("rail", FAINT, x - 38, y + 9, x, y + 9)
+        self._text(x, y - 1, f"{percent} %", self.theme.ink, align="right")
+        self._stroke("rail", self.theme.faint, x - 38, y + 9, x, y + 9)
         if percent:
-            self._stroke("share", MUTED, x - 38, y + 9, x - 38 + 0.38 * percent, y + 9)
+            self._stroke("share", self.theme.muted, x - 38, y + 9, x - 38 + 0.38 * percent, y + 9)
 
 
 def _harm(writes: Sequence[Write]) -> tuple[str, ...]:

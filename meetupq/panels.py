@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import ipywidgets as widgets
 
-from meetupq.canvas import JOB_STATE_COLOURS, JOB_STATE_MARKS, WORKER_MARKS, worker_colour
 from meetupq.figures import DeliveryPicture, LeasePicture
 from meetupq.history import History
+from meetupq.palette import JOB_STATE_COLOURS, JOB_STATE_MARKS, WORKER_MARKS, worker_colour
 from meetupq.roster import Claim
 from meetupq.summary import QueueSummary
 from meetupq.timeline import JobState, WorkerLine

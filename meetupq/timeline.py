@@ -86,6 +86,7 @@ class JobLine:
         terminated: since when it is gone because a worker terminated it, without a copy.
         late: whether it was acked after the broker had given up on it.
         place: how many jobs were heard of before it.
+        heard: how many events were about it: while that stays the same, so does all of this.
     """
 
     name: str
@@ -105,6 +106,7 @@ class JobLine:
     done: float | None = None
     late: bool = False
     place: int = 0
+    heard: int = 0
 
     @property
     def put_back(self) -> list[float]:
@@ -360,6 +362,7 @@ class Timeline:
 
     def _file(self, job: JobLine) -> None:
         """Something was heard of this job: bring `by_state` and `by_story` up to date."""
+        job.heard += 1
         old, new = self._filed.get(job.name), (job.state, job.story)
         if old == new and new[0] == "waiting":
             return

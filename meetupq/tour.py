@@ -16,9 +16,9 @@ from typing import Any, Final, Self
 
 import ipywidgets as widgets
 
-from meetupq.canvas import INK, MARKS, MUTED, worker_colour
 from meetupq.figures import DeliveryPicture
 from meetupq.history import Event, History, events_of
+from meetupq.palette import INK, MARKS, MUTED, worker_colour
 from meetupq.timeline import Attempt, JobLine, Timeline
 from meetupq.twins import describe_deliveries
 

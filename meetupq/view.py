@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final
 import ipywidgets as widgets
 
 from meetupq.dead_letters import DeadLetter
-from meetupq.errors import SizeInvalid
+from meetupq.errors import LookInvalid
 from meetupq.history import History
 from meetupq.roster import Claim
 from meetupq.summary import QueueSummary
@@ -198,11 +198,11 @@ def check_sizes(*sizes: tuple[str, Any, float, float]) -> None:
     """Refuse what no panel can have: name, value, least, most.
 
     Raises:
-        SizeInvalid
+        LookInvalid
     """
     for what, value, least, most in sizes:
         if not isinstance(value, (int, float)) or not least <= value <= most:
-            raise SizeInvalid(f"{what} is {value!r}, but a panel takes {least} to {most}")
+            raise LookInvalid(f"{what} is {value!r}, but a panel takes {least} to {most}")
 
 
 def lab_call(method: str, *args: Any, **options: Any) -> str:

@@ -16,20 +16,20 @@ from nats.js.errors import ServiceUnavailableError
 
 from meetupq import Lab
 from meetupq.broker import Broker
-from meetupq.canvas import fit
 from meetupq.dead_letters import DeadLetters
 from meetupq.errors import (
     BrokerUnreachable,
     JobRefused,
     LabClosed,
     LeaseError,
+    LookInvalid,
     MeetupqError,
     NameInvalid,
-    SizeInvalid,
     UnknownWorker,
 )
 from meetupq.hiring import Job
 from meetupq.history import Event, History
+from meetupq.ink import fit
 from meetupq.panels import QueuePanel
 from meetupq.stage import Stage
 from meetupq.work_queue import WorkQueue
@@ -202,9 +202,9 @@ def test_nonsense_arguments_get_a_sentence_and_change_nothing() -> None:
             (NameInvalid, lambda: lab.launch("ada", ["bo"])),  # type: ignore[arg-type]
             (MeetupqError, lambda: lab.press("nonsense")),
             (MeetupqError, lambda: lab.press("_fail")),
-            (SizeInvalid, lambda: lab.queue_panel(fps=0)),
-            (SizeInvalid, lambda: lab.queue_panel(width=10**6)),
-            (SizeInvalid, lambda: lab.lease_panel(pixel_ratio=float("nan"))),
+            (LookInvalid, lambda: lab.queue_panel(fps=0)),
+            (LookInvalid, lambda: lab.queue_panel(width=10**6)),
+            (LookInvalid, lambda: lab.lease_panel(pixel_ratio=float("nan"))),
         ]:
             with pytest.raises(refused) as caught:
                 call()

@@ -15,7 +15,7 @@ from panel_rig import Bench, all_of, buttons, call_in, has_button, soon, text, t
 
 from meetupq import Lab, letters
 from meetupq.dead_letters import DeadLetter
-from meetupq.errors import SizeInvalid
+from meetupq.errors import LookInvalid
 from meetupq.letters import LettersPanel
 
 
@@ -316,7 +316,7 @@ def test_without_controls_it_is_an_empty_view(bench: Bench) -> None:
 
 
 def test_a_size_that_has_no_room_for_the_table_is_refused(bench: Bench) -> None:
-    with pytest.raises(SizeInvalid, match="width is 400, but a panel takes 640"):
+    with pytest.raises(LookInvalid, match="width is 400, but a panel takes 640"):
         LettersPanel(bench.history, width=400)
 
 

@@ -12,7 +12,7 @@ from test_figures import assert_nothing_overlaps, deliver, each_end, history, ma
 from test_panels import all_of
 
 from meetupq import History, Tour
-from meetupq.canvas import MARKS
+from meetupq.palette import MARKS
 from meetupq.timeline import Timeline
 from meetupq.tour import SHIPPED, find_steps
 
@@ -58,7 +58,7 @@ def test_each_picture_shows_its_new_mark_and_none_of_the_marks_to_come() -> None
         for later in with_marks[with_marks.index(step.kind) + 1 :] if step.kind in MARKS else []:
             assert not marks(tour._picture, later), (step, later)
         assert_nothing_overlaps(tour._picture)
-        assert tour._picture._points.keys() >= {("spot", "#FFE184")}, "what is new is pointed out"
+        assert tour._picture._ink.points.keys() >= {("spot", "#FFE184")}, "what is new is pointed out"
     tour.close()
 
 

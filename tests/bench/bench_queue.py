@@ -23,10 +23,10 @@ from nats.js.api import RetentionPolicy, StorageType, StreamConfig
 
 from meetupq import subjects
 from meetupq.broker import sever
-from meetupq.canvas import encode
 from meetupq.dead_letters import DeadLetter
 from meetupq.figures import DeliveryPicture, delivery_attempts
 from meetupq.history import History
+from meetupq.ink import encode
 from meetupq.letters import LettersPanel
 from meetupq.panels import QueuePanel
 from meetupq.stage import TOGETHER, Stage
