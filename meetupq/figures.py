@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain, islice, takewhile
 from math import ceil, inf
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from matplotlib.figure import Figure
@@ -243,16 +243,14 @@ class LeasePicture(Picture):
     two_lanes = True
 
     def _choose_rows(self) -> tuple[list[str], str]:
-        def rank(item: ItemLine) -> tuple[float, float]:
-            if item.ended is not None:
-                return 0, item.ended
-            return ("free", "held", "suspect").index(item.state) + 1, -item.added
+        def rank(item: ItemLine) -> tuple[int, float]:
+            return ("free", "held", "suspect").index(item.state), -item.added
 
-        items = self._timeline.items.values()
-        recent = [item for item in items if item.ended is None or item.ended >= self._start]
-        shown = {item.name for item in sorted(recent, key=rank, reverse=True)[: self._most_rows]}
-        self._items = [item for item in recent if item.name in shown]
-        counted = Counter[str](item.state for item in items)
+        unended, ended = self._timeline.unended.values(), self._timeline.ended.values()
+        first = sorted(unended, key=rank, reverse=True)
+        recent = takewhile(lambda item: (item.ended or 0.0) >= self._start, reversed(ended))
+        self._items = sorted(islice(chain(first, recent), self._most_rows), key=lambda item: item.place)
+        counted = Counter[str](item.state for item in chain(unended, ended))
         counted.subtract(item.state for item in self._items)
         folded = self._not_shown(counted, "item")
         return [item.name for item in self._items], folded
@@ -318,7 +316,7 @@ class LeasePicture(Picture):
             if cause:
                 self._draw_gone(cause, colour, self._x(since), self._x(until), row.y)
             else:
-                renewals = [at for at in own.renewals if since <= at <= until]
+                renewals = own.renewals[bisect_left(own.renewals, since) : bisect_right(own.renewals, until)]
                 self._draw_bar(colour, self._x(since), self._x(until), row.y, renewals)
         self._draw_writes(item, own, stands, row)
         marks = self._draw_train(self._what_befell(own, own.start, stands), row.y)
@@ -409,11 +407,15 @@ class LeasePicture(Picture):
     def _draw_writes(self, item: ItemLine, own: Ownership, stands: float, row: Row) -> None:
         """A dark notch in the upper edge for each write that did no harm."""
         top, dark = row.y - self._bar / 2, mix(self._colour(own.worker), "#000000", 0.6)
-        for write in item.writes:
+        for write in self._recent_writes(item):
             good = write.token == own.token and not write.stale and not write.refused
             if good and self._inside(write.at) and write.at <= stands:
                 x = self._x(write.at)
                 self._stroke("write", dark, x, top - 2, x, top + 4)
+
+    def _recent_writes(self, item: ItemLine) -> Sequence[Write]:
+        """Those in the window; what a process tells late stands a little later in the list."""
+        return item.writes[max(bisect_left(item.writes, self._start, key=attrgetter("at")) - 20, 0) :]
 
     def _draw_below(self, item: ItemLine, turns: Sequence[_Turn], row: Row) -> None:
         """The lane of those who believe in a lease that is over, with what they do there."""
@@ -433,7 +435,7 @@ class LeasePicture(Picture):
             found += self._what_befell(own, max(own.end, own.start) + 1e-9, known)
             if stretches:
                 zombies.append((own, stretches[0]))
-        for write in item.writes:
+        for write in self._recent_writes(item):
             if self._inside(write.at):
                 found += [(write.at, "stale")] * write.stale + [(write.at, "refused")] * bool(write.refused)
         if (

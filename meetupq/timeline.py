@@ -10,7 +10,7 @@ import re
 from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import inf
 from operator import itemgetter
 from typing import Final, Literal, NamedTuple, get_args
@@ -240,6 +240,7 @@ class ItemLine:
         ownerships: all of them, by token.
         progress: how far it is; None if nobody has said.
         writes: what was written to the ledgers.
+        place: how many items were heard of before it.
     """
 
     name: str
@@ -249,6 +250,7 @@ class ItemLine:
     cancelled: float | None = None
     progress: Progress | None = None
     writes: list[Write] = field(default_factory=list)
+    place: int = 0
 
     @property
     def owner(self) -> Ownership | None:
@@ -333,6 +335,8 @@ class Timeline:
         by_state, by_story: the jobs again, by name; those that something was heard of last stand at the end, but
             those that wait stand in the order in which they came. Kept from event to event, so that a picture of ten
             jobs doesn't have to look at ten thousand.
+        unended, ended: the work items again, by name: those that are finished or cancelled in the order in which they
+            were.
         letters: whenever a job became a dead letter ("dead") or was put back ("redriven"), in the order of time.
     """
 
@@ -342,6 +346,8 @@ class Timeline:
         self.by_story: dict[JobStory, dict[str, JobLine]] = {story: {} for story in JOB_STORIES}
         self.letters: list[tuple[float, str, JobLine]] = []
         self.items: dict[str, ItemLine] = {}
+        self.unended: dict[str, ItemLine] = {}
+        self.ended: dict[str, ItemLine] = {}
         self.workers: dict[str, WorkerLine] = {}
         self.outages: list[Outage] = []
         self.last = 0.0
@@ -359,6 +365,10 @@ class Timeline:
                 fold(event)
                 if job := self.jobs.get(event.job):
                     self._file(job)
+                if item := self.items.get(event.job):
+                    here, there = (self.unended, self.ended) if item.ended is None else (self.ended, self.unended)
+                    here[item.name] = item
+                    there.pop(item.name, None)
 
     def _file(self, job: JobLine) -> None:
         """Something was heard of this job: bring `by_state` and `by_story` up to date."""
@@ -381,7 +391,8 @@ class Timeline:
         """Whether the picture changes with time alone: an attempt or a lease is open, or a worker goes on in vain."""
         return (
             bool(self.by_state["in flight"])
-            or any(item.owner is not None for item in self.items.values())
+            or any(item.owner is not None for item in self.unended.values())
+            or any(item.owner is not None for item in islice(reversed(self.ended.values()), 20))
             or any(
                 worker.leases or (worker.state == "working" and worker.holds in self.jobs)
                 for worker in self.workers.values()
@@ -563,7 +574,7 @@ class Timeline:
 
     def _item(self, event: Event) -> ItemLine:
         if event.job not in self.items:
-            self.items[event.job] = ItemLine(event.job, event.at)
+            self.items[event.job] = ItemLine(event.job, event.at, place=len(self.items))
         return self.items[event.job]
 
     def _owned(self, event: Event) -> Ownership | None:
