@@ -224,10 +224,15 @@ class Delivery:
         self._record("naked", detail=f"again in {after:g} s" if after else "again at once")
 
     async def in_progress(self) -> None:
-        """Still at it: the whole patience begins again. Nobody answers, so it can't tell you that you lost the job."""
+        """Still at it: the whole patience begins again. The answer says that the broker heard, and not that the job is
+        still yours. (nats-py's own in_progress() waits for none: a worker killed at once may not have been heard.)
+
+        Raises:
+            BrokerUnreachable: no answer; the patience may be over sooner.
+        """
         sent = self._queue.history.now()
         with asking(f"report progress of {self.job}", QueueError):
-            await self._message.in_progress()
+            await self._queue.client.request(self._message.reply, b"+WPI", timeout=2)
         self.until = sent + self._timing.patience(self.attempt)
         self._record("progressed", until=self.until)
 

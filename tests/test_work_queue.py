@@ -381,9 +381,11 @@ async def test_while_the_broker_is_down_only_our_errors_come(
     assert [type(error) for error in said] == [BrokerUnreachable, BrokerUnreachable]
     assert not queue.history.where("acked") + queue.history.where("terminated")
     assert await queue.pull(worker="ada", timeout=0.1) is None
-    for silent in (delivery.nak, delivery.in_progress):
-        with asking("nothing, they wait in a buffer", MeetupqError):
-            await silent()
+    with asking("nothing, it waits in a buffer", MeetupqError):
+        await delivery.nak()
+    with pytest.raises(BrokerUnreachable):
+        await delivery.in_progress()
+    assert not queue.history.where("progressed")
 
 
 async def test_a_consumer_that_was_deleted_is_missed_at_once(queue: WorkQueue) -> None:
